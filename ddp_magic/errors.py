@@ -1,0 +1,69 @@
+"""Every error that ddp_magic raises.
+
+::
+
+    DdpMagicError
+    ├── UsageError        what was typed: an unknown option, a bad rank set, a name no rank has
+    ├── SetupError        this machine or installation: no torch, a backend it lacks, too few GPUs
+    ├── StartError        the ranks were asked to start and did not
+    ├── StateError        a sound request, not possible in the session's present state
+    ├── CellError         the cell failed on one rank or more
+    ├── CellTimeout       the cell ran longer than ``--timeout``
+    └── ParityError       training could not be kept equal to one process (raised in the ranks)
+
+The first two are misuse, found before anything runs; the rest are the world's failures.
+"""
+
+from __future__ import annotations
+
+
+class DdpMagicError(Exception):
+    """Base of every error here: what happened, what to do, and what is around it.
+
+    Parameters
+    ----------
+    cause
+        What went wrong, with the option, the value or the rank named.
+    fix
+        What to do about it, as a sentence or a line to run.
+    context
+        Further lines: the last output of a process, the story of a state.
+    """
+
+    def __init__(self, cause: str, *, fix: str = "", context: str = "") -> None:
+        self.cause = cause
+        self.fix = fix
+        self.context = context
+        super().__init__("\n".join(part for part in (cause, fix, context) if part))
+
+    def _render_traceback_(self) -> list[str]:
+        """Let IPython show the message alone: the frames are this package's, not the user's."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UsageError(DdpMagicError):
+    """What was typed cannot be right."""
+
+
+class SetupError(DdpMagicError):
+    """This machine or installation lacks something that was asked for."""
+
+
+class StartError(DdpMagicError):
+    """The ranks did not start."""
+
+
+class StateError(DdpMagicError):
+    """The request makes sense, but not in the session's present state."""
+
+
+class CellError(DdpMagicError):
+    """The cell failed on one rank or more."""
+
+
+class CellTimeout(DdpMagicError):
+    """The cell ran longer than its ``--timeout``."""
+
+
+class ParityError(DdpMagicError):
+    """Training could not be kept equal to that of one process."""

@@ -1,0 +1,212 @@
+"""Run cells on real ranks without a notebook: forked processes, a real gloo group."""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+import types
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+_DEADLINE_S = 120
+
+
+class RankFailed(AssertionError):
+    """A cell raised on a rank; the message is that rank's traceback."""
+
+
+@dataclass
+class ListReport:
+    """A Report that keeps what it is told."""
+
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    notices: dict[str, str] = field(default_factory=dict)
+
+    def did(self, kind: str, text: str) -> None:
+        self.facts.append((kind, text))
+
+    def notice(self, key: str, text: str) -> None:
+        self.notices.setdefault(key, text)
+
+
+@dataclass(frozen=True)
+class _Job:
+    world_size: int
+    store: str
+    cells: tuple[str, ...]
+    collect: tuple[str, ...]
+    wrap: bool
+    shard: bool
+    batch: str
+    seed: int
+
+
+def run_on_ranks(
+    world_size: int,
+    *cells: str,
+    collect: tuple[str, ...] = (),
+    wrap: bool = True,
+    shard: bool = True,
+    batch: str = "global",
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Run the cells on every rank and return each rank's collected variables.
+
+    Besides the names asked for, ``_report`` is the rank's `ListReport` and ``_losses``
+    what its `LossRecorder` drained at the end.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        job = _Job(world_size, store, cells, collect, wrap, shard, batch, seed)
+        return _run(job)
+
+
+def run_single(*cells: str, collect: tuple[str, ...] = (), seed: int = 0) -> dict[str, Any]:
+    """Run the same cells in one plain process: the reference."""
+    return _run(_Job(1, "", cells, collect, False, False, "global", seed))[0]
+
+
+def _run(job: _Job) -> list[dict[str, Any]]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "tests.rank.harness"])
+    pipes, processes = [], []
+    for rank in range(job.world_size):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_main, args=(rank, job, theirs), name=f"rank-{rank}")
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    try:
+        return _receive(pipes)
+    finally:
+        for process in processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in pipes:
+            pipe.close()
+
+
+def _receive(pipes: list[Connection]) -> list[dict[str, Any]]:
+    replies: dict[int, Any] = {}
+    while len(replies) < len(pipes):
+        waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in replies]
+        ready = multiprocessing.connection.wait(waiting, timeout=_DEADLINE_S)
+        if not ready:
+            raise RankFailed(f"no reply from {len(waiting)} ranks in {_DEADLINE_S} s")
+        for pipe in ready:
+            rank = pipes.index(pipe)
+            try:
+                status, value = pipe.recv()
+            except EOFError:
+                raise RankFailed(f"rank {rank} died without a reply") from None
+            if status == "error":
+                raise RankFailed(f"rank {rank}:\n{value}")
+            replies[rank] = value
+    return [_unpack(replies[rank]) for rank in range(len(pipes))]
+
+
+def _unpack(blob: bytes) -> dict[str, Any]:
+    import io
+
+    import torch
+
+    return torch.load(io.BytesIO(blob), weights_only=False)
+
+
+def _pack(values: dict[str, Any]) -> bytes:
+    import io
+
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(values, buffer)
+    return buffer.getvalue()
+
+
+def _main(rank: int, job: _Job, pipe: Connection) -> None:
+    try:
+        pipe.send(("ok", _pack(_serve(rank, job))))
+    except BaseException:
+        pipe.send(("error", traceback.format_exc()))
+    finally:
+        pipe.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # a failed peer may leave this process's group unusable: do not wait for it
+
+
+def _serve(rank: int, job: _Job) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(job.seed)
+    report = ListReport()
+    parts = _install(rank, job, report) if job.store else {}
+    namespace = _main_module(rank, job.world_size)
+    for number, cell in enumerate(job.cells):
+        filename = f"<cell {number}>"
+        linecache.cache[filename] = (len(cell), None, cell.splitlines(True), filename)
+        exec(compile(cell, filename, "exec"), namespace)
+    found = {name: namespace[name] for name in job.collect}
+    losses = parts["losses"].drain() if "losses" in parts else {}
+    return found | {"_report": report, "_losses": losses}
+
+
+def _main_module(rank: int, world_size: int) -> dict[str, Any]:
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    module.__dict__.update(rank=rank, world_size=world_size)
+    return module.__dict__
+
+
+def _install(rank: int, job: _Job, report: ListReport) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(job.world_size),
+        LOCAL_WORLD_SIZE=str(job.world_size),
+        GLOO_SOCKET_IFNAME="lo",
+    )
+    store = dist.FileStore(job.store, job.world_size)
+    dist.init_process_group(
+        "gloo",
+        store=store,
+        rank=rank,
+        world_size=job.world_size,
+        timeout=timedelta(seconds=30),
+    )
+    wanted = {
+        "attacher": ("attach", "Attacher"),
+        "sharder": ("loaders", "LoaderSharder"),
+        "losses": ("losses", "LossRecorder"),
+    }
+    parts = {name: _make(*where, report) for name, where in wanted.items()}
+    parts = {name: part for name, part in parts.items() if part is not None}
+    for part in parts.values():
+        part.install()
+    if "attacher" in parts:
+        parts["attacher"].active = job.wrap
+    if "sharder" in parts:
+        parts["sharder"].shard, parts["sharder"].batch = job.shard, job.batch
+    if "losses" in parts:
+        parts["losses"].recording = True
+        parts["losses"].begin_cell()
+    return parts
+
+
+def _make(module: str, name: str, report: ListReport) -> Any:
+    kind = getattr(importlib.import_module(f"ddp_magic.rank.{module}"), name)
+    return kind() if name == "LossRecorder" else kind(report)
