@@ -11,10 +11,18 @@
     ├── CellTimeout       the cell ran longer than ``--timeout``
     └── ParityError       training could not be kept equal to one process (raised in the ranks)
 
+    KeyboardInterrupt
+    └── CellInterrupted   the cell was stopped
+
 The first two are misuse, found before anything runs; the rest are the world's failures.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddp_magic.core.failures import FailureStory
 
 
 class DdpMagicError(Exception):
@@ -58,7 +66,50 @@ class StateError(DdpMagicError):
 
 
 class CellError(DdpMagicError):
-    """The cell failed on one rank or more."""
+    """The cell failed on one rank or more.
+
+    Attributes
+    ----------
+    story
+        What happened to each rank (`ddp_magic.core.failures.FailureStory`).
+    """
+
+    def __init__(self, story: FailureStory, *, fix: str = "") -> None:
+        self.story = story
+        super().__init__(story.summary(), fix=fix)
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the first failing rank's own traceback, then a line for each group of ranks."""
+        first = self.story.first
+        traceback = [*first.traceback, ""] if first else []
+        lines = [f"ddp: {line}" for line in self.story.lines()]
+        return [*traceback, *lines, *([self.fix] if self.fix else [])]
+
+
+class CellInterrupted(KeyboardInterrupt):
+    """The cell was stopped; a `KeyboardInterrupt`, so that Run All stops with it.
+
+    Attributes
+    ----------
+    story
+        What happened to each rank.
+    busy
+        Ranks that had not stopped when this was raised.
+    """
+
+    def __init__(self, story: FailureStory, busy: tuple[int, ...]) -> None:
+        self.story = story
+        self.busy = busy
+        super().__init__("the cell was stopped")
+
+    def _render_traceback_(self) -> list[str]:
+        """Show where the ranks were stopped."""
+        first = self.story.first
+        traceback = [*first.traceback, ""] if first else []
+        lines = [f"ddp: {line}" for line in self.story.lines()]
+        for rank in self.busy:
+            lines.append(f"ddp: rank {rank} has not stopped yet; `%ddp restart` ends it.")
+        return [*traceback, *lines]
 
 
 class CellTimeout(DdpMagicError):

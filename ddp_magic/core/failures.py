@@ -1,0 +1,108 @@
+"""How a cell failed, rank by rank, and how that is told: one traceback, a line for the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ddp_magic.core.ranks import format_ranks
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """An exception that ended the cell on one rank.
+
+    Attributes
+    ----------
+    name, message
+        The exception's class name and text.
+    traceback
+        The lines as IPython formatted them on the rank.
+    at_s
+        When it was raised, in seconds since the epoch by the rank's clock.
+    """
+
+    rank: int
+    name: str
+    message: str
+    traceback: tuple[str, ...]
+    at_s: float
+
+    @property
+    def headline(self) -> str:
+        """``ValueError: the first line of its message``."""
+        first_line = self.message.partition("\n")[0]
+        return f"{self.name}: {first_line}" if first_line else self.name
+
+    def same_as(self, other: RankFailure) -> bool:
+        """Whether both are one failure on two ranks."""
+        mine, its = (_ANSI.sub("", "\n".join(one.traceback)) for one in (self, other))
+        return (self.name, self.message, mine) == (other.name, other.message, its)
+
+
+@dataclass(frozen=True)
+class FailureStory:
+    """Everything that happened to the ranks of a failed cell.
+
+    Attributes
+    ----------
+    failures
+        By rank; may be empty if ranks died only.
+    finished
+        Ranks that came to the end of the cell.
+    died
+        What is known of each rank whose process ended, by rank.
+    """
+
+    failures: Mapping[int, RankFailure]
+    finished: tuple[int, ...]
+    died: Mapping[int, str]
+
+    @property
+    def first(self) -> RankFailure | None:
+        """The failure that came first."""
+        return min(self.failures.values(), key=lambda one: (one.at_s, one.rank), default=None)
+
+    def summary(self) -> str:
+        """Return one line: what failed and where."""
+        first = self.first
+        if first is None or self.died:
+            return "; ".join(f"rank {rank} {what}" for rank, what in sorted(self.died.items()))
+        return f"{first.headline} ({self._where(first)})"
+
+    def lines(self) -> list[str]:
+        """Return one line for each group of ranks, the first failure's group first."""
+        told = [f"rank {rank} {what}" for rank, what in sorted(self.died.items())]
+        first = self.first
+        if first is not None:
+            told.append(f"{self._where(first)} failed with {first.headline}")
+            told += [
+                f"{_named(ranks)} failed with {headline}"
+                for headline, ranks in self._others(first).items()
+            ]
+        if self.finished:
+            told.append(f"{_named(self.finished)} finished")
+        return told
+
+    def _where(self, first: RankFailure) -> str:
+        same = [rank for rank, one in sorted(self.failures.items()) if one.same_as(first)]
+        if len(same) == 1:
+            return f"rank {first.rank}"
+        if len(same) == len(self.failures) and not self.finished and not self.died:
+            return "both ranks" if len(same) == 2 else f"all {len(same)} ranks"
+        return f"{_named(same)} (rank {first.rank} first)"
+
+    def _others(self, first: RankFailure) -> dict[str, list[int]]:
+        groups: dict[str, list[int]] = {}
+        for rank, failure in sorted(self.failures.items()):
+            if not failure.same_as(first):
+                groups.setdefault(failure.headline, []).append(rank)
+        return groups
+
+
+def _named(ranks: Iterable[int]) -> str:
+    ranks = tuple(ranks)
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"

@@ -1,0 +1,191 @@
+"""What of the ranks' printed text is shown, and how (``--output grouped|all|rank0``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from ddp_magic.core.align import Follower, LeadLog
+from ddp_magic.core.lines import LineSplitter, is_erased, last_state, text_beside_bar
+from ddp_magic.core.ranks import format_ranks
+
+_STREAMS = ("stdout", "stderr")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Text to show, exactly as it stands.
+
+    Attributes
+    ----------
+    stream
+        ``"stdout"`` or ``"stderr"``.
+    text
+        What to show; a chunk need not end a line.
+    rank
+        Whose text it is; None where several ranks printed the same.
+    """
+
+    stream: str
+    text: str
+    rank: int | None
+
+
+class Grouper:
+    """Turns what several ranks print into what the notebook shows.
+
+    It has no clock: the time is passed in, in seconds from any fixed start.
+
+    - ``grouped``: the lead rank's text at once and as printed; of the other ranks only the
+      lines that the lead does not print too, each marked ``[rank 2] ``.
+    - ``all``: every rank's complete lines, each marked.
+    - ``rank0``: the lead rank's text alone.
+
+    Parameters
+    ----------
+    ranks
+        The ranks that run the cell. The lowest is the lead rank.
+    mode
+        ``"grouped"``, ``"all"`` or ``"rank0"``.
+    """
+
+    def __init__(self, ranks: Iterable[int], mode: str = "grouped") -> None:
+        kinds: dict[str, type[_Stream]]
+        kinds = {"grouped": _Grouped, "all": _All, "rank0": _LeadOnly}
+        ordered = sorted(ranks)
+        self._streams = {name: kinds[mode](name, ordered) for name in _STREAMS}
+
+    def feed(self, rank: int, stream: str, text: str, now_s: float) -> list[Chunk]:
+        """Take text that a rank printed; return what is to be shown now."""
+        return self._streams[stream].feed(rank, text, now_s) if text else []
+
+    def tick(self, now_s: float) -> list[Chunk]:
+        """Return what has waited long enough. Call it a few times a second."""
+        return [chunk for stream in self._streams.values() for chunk in stream.tick(now_s)]
+
+    def finish(self) -> list[Chunk]:
+        """Return all that is still held: no more text is to come."""
+        return [chunk for stream in self._streams.values() for chunk in stream.finish()]
+
+
+class _Stream(Protocol):
+    def __init__(self, stream: str, ranks: Sequence[int]) -> None: ...
+    def feed(self, rank: int, text: str, now_s: float) -> list[Chunk]: ...
+    def tick(self, now_s: float) -> list[Chunk]: ...
+    def finish(self) -> list[Chunk]: ...
+
+
+class _LeadOnly:
+    """One stream of ``rank0``."""
+
+    def __init__(self, stream: str, ranks: Sequence[int]) -> None:
+        self._stream = stream
+        self._lead = ranks[0]
+
+    def feed(self, rank: int, text: str, now_s: float) -> list[Chunk]:
+        return [Chunk(self._stream, text, rank)] if rank == self._lead else []
+
+    def tick(self, now_s: float) -> list[Chunk]:
+        return []
+
+    def finish(self) -> list[Chunk]:
+        return []
+
+
+class _All:
+    """One stream of ``all``."""
+
+    def __init__(self, stream: str, ranks: Sequence[int]) -> None:
+        self._stream = stream
+        self._splitters = {rank: LineSplitter(last_state) for rank in ranks}
+
+    def feed(self, rank: int, text: str, now_s: float) -> list[Chunk]:
+        return self._marked(rank, self._splitters[rank].feed(text))
+
+    def tick(self, now_s: float) -> list[Chunk]:
+        return []
+
+    def finish(self) -> list[Chunk]:
+        rests = ((rank, splitter.flush()) for rank, splitter in self._splitters.items())
+        return [chunk for rank, lines in rests for chunk in self._marked(rank, lines)]
+
+    def _marked(self, rank: int, lines: Sequence[str]) -> list[Chunk]:
+        return [Chunk(self._stream, _mark((rank,), lines), rank)] if lines else []
+
+
+class _Grouped:
+    """One stream of ``grouped``."""
+
+    def __init__(self, stream: str, ranks: Sequence[int]) -> None:
+        self._stream = stream
+        self._lead = ranks[0]
+        self._splitters = {rank: LineSplitter(text_beside_bar) for rank in ranks}
+        self._log = LeadLog()
+        self._followers = {rank: Follower(rank, self._log) for rank in ranks[1:]}
+        self._line_open = False  # what is shown ends within a line of the lead
+
+    def feed(self, rank: int, text: str, now_s: float) -> list[Chunk]:
+        if not self._followers:
+            return [Chunk(self._stream, text, rank)]
+        lines = self._splitters[rank].feed(text)
+        if rank != self._lead:
+            self._followers[rank].extend(lines, now_s)
+            self._followers[rank].drop_equal(now_s)
+            return self.tick(now_s)
+        self._line_open = not text.endswith("\n")
+        self._log.extend(lines, now_s)
+        for follower in self._followers.values():
+            follower.drop_equal(now_s)
+        return [Chunk(self._stream, text, rank), *self.tick(now_s)]
+
+    def tick(self, now_s: float) -> list[Chunk]:
+        if self._line_open and not self._may_break_line():
+            return []
+        return self._show(self._take_due(now_s))
+
+    def finish(self) -> list[Chunk]:
+        end_s = float("inf")
+        self._log.extend(self._splitters[self._lead].flush(), end_s)
+        for rank, follower in self._followers.items():
+            follower.extend(self._splitters[rank].flush(), end_s)
+            follower.drop_equal(end_s)
+        return self._show(self._take_due(end_s))
+
+    def _may_break_line(self) -> bool:
+        """A progress bar draws itself anew; other text waits for its newline, within reason."""
+        is_bar = "\r" in self._splitters[self._lead].rest
+        return is_bar or any(follower.overfull for follower in self._followers.values())
+
+    def _take_due(self, now_s: float) -> list[tuple[tuple[int, ...], str]]:
+        """Take the lines that are different for certain, with the ranks that printed them."""
+        different = []
+        followers = self._followers.values()
+        while due := [each for each in followers if each.is_due(now_s)]:
+            first = min(due, key=lambda each: (each.arrival_s, each.rank))
+            arrival_s = first.arrival_s
+            while first.is_due(now_s) and first.arrival_s == arrival_s:  # one rank's lines together
+                line = first.head or ""
+                same = [each for each in followers if each.head == line]
+                for follower in same:
+                    follower.pop_different(now_s)
+                different.append((tuple([each.rank for each in same]), line))
+        return different
+
+    def _show(self, different: Sequence[tuple[tuple[int, ...], str]]) -> list[Chunk]:
+        if not different:
+            return []
+        chunks = []
+        for ranks, group in groupby(different, key=lambda pair: pair[0]):
+            text = _mark(ranks, [line for _, line in group])
+            chunks.append(Chunk(self._stream, text, ranks[0] if len(ranks) == 1 else None))
+        if self._line_open and not is_erased(self._splitters[self._lead].rest):
+            chunks[0] = Chunk(self._stream, "\n" + chunks[0].text, chunks[0].rank)
+        self._line_open = False
+        return chunks
+
+
+def _mark(ranks: Sequence[int], lines: Sequence[str]) -> str:
+    prefix = f"[rank {format_ranks(ranks)}] "
+    return prefix + f"\n{prefix}".join(lines) + "\n"

@@ -1,0 +1,34 @@
+"""What a session needs from whoever shows a cell's output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+MimeBundle = dict[str, Any]
+Points = Mapping[str, Sequence[tuple[int, float]]]
+
+
+class View(Protocol):
+    """Where one cell's output goes; every method is called on the thread that runs the cell."""
+
+    def text(self, stream: str, text: str) -> None:
+        """Show text exactly as it was printed to ``stdout`` or ``stderr``."""
+
+    def display(self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle) -> None:
+        """Show a rich output."""
+
+    def update_display(self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle) -> None:
+        """Replace the rich output whose ``display_id`` is in ``transient``."""
+
+    def clear_output(self, wait: bool) -> None:
+        """Remove what was shown so far (at the next output, if ``wait``)."""
+
+    def notice(self, text: str) -> None:
+        """Show one line about what was done to the cell."""
+
+    def points(self, points: Points) -> None:
+        """Add ``(step, value)`` points to the named curves."""
+
+    def finish(self) -> None:
+        """Leave what must stay when the cell has ended, however it ended."""

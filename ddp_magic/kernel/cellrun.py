@@ -1,0 +1,229 @@
+"""One cell on its way through the ranks: sent, followed, shown, ended."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ipyparallel import error as ipp_error
+
+from ddp_magic.core.failures import FailureStory, RankFailure
+from ddp_magic.core.output import Chunk, Grouper
+from ddp_magic.core.view import View
+from ddp_magic.errors import CellError
+from ddp_magic.kernel.client import Message, StreamingClient
+
+_TICK_S = 0.05
+_IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
+_POINTS_KIND = "points"
+
+
+class CellRun:
+    """Follows one cell on a set of ranks and shows it in a view.
+
+    `start` and `pump` belong to the thread that runs the cell; messages arrive on the client's
+    thread and wait in a queue. What comes after the end goes to the view at once, in the context
+    (the notebook cell) in which the run was made.
+    """
+
+    def __init__(
+        self, client: StreamingClient, engines: Mapping[int, int], view: View, output: str
+    ) -> None:
+        self._client = client
+        self._engines = dict(engines)
+        self._view = view
+        self._lead = min(engines)
+        self._grouper = Grouper(tuple(sorted(engines)), output)
+        self._every_display = output == "all"
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._context = contextvars.copy_context()
+        self._ended = False
+        self._replied: dict[int, float] = {}
+        self._idle: set[int] = set()
+        self._failures: dict[int, RankFailure] = {}
+        self._died: dict[int, str] = {}
+        self._results: dict[int, str] = {}
+        self._held_notices: dict[str, int] = {}
+        self._notices: set[str] = set()
+
+    @property
+    def busy(self) -> tuple[int, ...]:
+        """The ranks that have not ended the cell."""
+        return tuple(rank for rank in sorted(self._engines) if not self._has_ended(rank))
+
+    def start(self, code: str, metadata: dict[str, Any]) -> None:
+        """Send the cell to its ranks."""
+        for rank, engine_id in self._engines.items():
+            sink = partial(self._receive, rank)
+            future = self._client.send_cell(engine_id, code, metadata, sink)
+            future.add_done_callback(partial(self._receive_reply, rank))
+
+    def lose(self, rank: int, what: str) -> None:
+        """Note, on any thread, that a rank's process has ended; ``what`` follows "rank 3"."""
+        if rank in self._engines:
+            self._inbox.put(partial(self._died.setdefault, rank, what))
+
+    def pump(self, until_s: float | None = None) -> bool:
+        """Show what comes until every rank has ended the cell; return whether that is so.
+
+        Parameters
+        ----------
+        until_s
+            When to return even if ranks are busy, on `time.monotonic`'s clock.
+        """
+        while self.busy:
+            now_s = time.monotonic()
+            if until_s is not None and now_s >= until_s:
+                return False
+            try:
+                self._inbox.get(timeout=_TICK_S)()
+            except queue.Empty:
+                self._show(self._grouper.tick(now_s))
+        return True
+
+    def finish(self) -> None:
+        """Show what was held back and close the view; later output is shown as it comes."""
+        while not self._inbox.empty():
+            self._inbox.get()()
+        self._show(self._grouper.finish())
+        self._show_differing_results()
+        for text, rank in self._held_notices.items():
+            if text not in self._notices:
+                self._view.notice(f"[rank {rank}] {text}")
+        self._ended = True
+        self._view.finish()
+
+    def story(self) -> FailureStory:
+        """Return what has happened to each rank so far."""
+        ended = {*self._failures, *self._died, *self.busy}
+        finished = tuple(rank for rank in sorted(self._engines) if rank not in ended)
+        return FailureStory(dict(self._failures), finished, dict(self._died))
+
+    def errors(self) -> dict[int, str]:
+        """Return what each rank of the cell failed with, empty where it did not."""
+        return {
+            rank: self._failures[rank].headline if rank in self._failures else ""
+            for rank in self._engines
+        }
+
+    def raise_failures(self) -> None:
+        """Raise `CellError` if the cell failed anywhere."""
+        if self._failures or self._died:
+            fix = "Run `%ddp restart` to have all ranks back." if self._died else ""
+            raise CellError(self.story(), fix=fix)
+
+    def _has_ended(self, rank: int) -> bool:
+        if rank in self._died:
+            return True
+        replied_s = self._replied.get(rank)
+        if replied_s is None:
+            return False
+        return rank in self._idle or time.monotonic() - replied_s > _IDLE_GRACE_S
+
+    # On the client's thread.
+
+    def _receive(self, rank: int, message: Message) -> None:
+        if self._ended:
+            self._context.run(self._show_late, rank, message)
+        else:
+            self._inbox.put(partial(self._handle, rank, message))
+
+    def _receive_reply(self, rank: int, future: Any) -> None:
+        self._inbox.put(partial(self._note_reply, rank, future.result()))
+
+    def _show_late(self, rank: int, message: Message) -> None:
+        if message["header"]["msg_type"] == "stream":
+            self._handle(rank, message)
+            self._show(self._grouper.finish())
+
+    # On the thread that runs the cell.
+
+    def _note_reply(self, rank: int, result: Any) -> None:
+        self._replied[rank] = time.monotonic()
+        if isinstance(result, ipp_error.TaskAborted):
+            self._idle.add(rank)
+            self._died.setdefault(rank, "did not run the cell: an earlier one had just failed")
+        elif isinstance(result, ipp_error.RemoteError) and result.ename == "EngineError":
+            self._died.setdefault(rank, "died")
+
+    def _handle(self, rank: int, message: Message) -> None:
+        kind, content = message["header"]["msg_type"], message["content"]
+        if rank in self._replied:
+            self._replied[rank] = time.monotonic()
+        handler = getattr(self, f"_on_{kind}", None)
+        if handler is not None:
+            handler(rank, content, message)
+
+    def _on_stream(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        name, text = content["name"], content["text"]
+        if text:
+            self._show(self._grouper.feed(rank, name, text, time.monotonic()))
+
+    def _on_display_data(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        if self._shows_displays_of(rank):
+            self._view.display(content["data"], content["metadata"], content.get("transient", {}))
+
+    def _on_update_display_data(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        if self._shows_displays_of(rank):
+            self._view.update_display(
+                content["data"], content["metadata"], content.get("transient", {})
+            )
+
+    def _on_execute_result(self, rank: int, content: dict[str, Any], message: Message) -> None:
+        if self._shows_displays_of(rank):
+            self._on_display_data(rank, content, message)
+        if set(content["data"]) == {"text/plain"}:
+            self._results[rank] = content["data"]["text/plain"]
+
+    def _on_clear_output(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        if rank == self._lead:
+            self._view.clear_output(content.get("wait", False))
+
+    def _on_error(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        self._failures[rank] = RankFailure(
+            rank=rank,
+            name=content["ename"],
+            message=content["evalue"],
+            traceback=tuple(content["traceback"]),
+            at_s=math.inf,  # until the rank says when
+        )
+
+    def _on_status(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        if content["execution_state"] == "idle":
+            self._idle.add(rank)
+
+    def _on_ddp_magic(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        if content["kind"] == _POINTS_KIND:
+            self._view.points(content[_POINTS_KIND])
+        elif content["kind"] == "notice":
+            self._notice(rank, content["text"])
+        elif content["kind"] == "ended" and rank in self._failures:
+            self._failures[rank] = replace(self._failures[rank], at_s=content["at_s"])
+
+    def _notice(self, rank: int, text: str) -> None:
+        if rank != self._lead:
+            self._held_notices.setdefault(text, rank)
+        elif text not in self._notices:
+            self._notices.add(text)
+            self._view.notice(text)
+
+    def _shows_displays_of(self, rank: int) -> bool:
+        return rank == self._lead or self._every_display
+
+    def _show(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self._view.text(chunk.stream, chunk.text)
+
+    def _show_differing_results(self) -> None:
+        """Show plain results that differ from the lead's; rich ones are shown once."""
+        if self._every_display or self._lead not in self._results:
+            return
+        for rank, text in sorted(self._results.items()):
+            if text != self._results[self._lead]:
+                self._view.text("stdout", f"[rank {rank}] {text}\n")

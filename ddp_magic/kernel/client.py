@@ -1,0 +1,77 @@
+"""An ipyparallel client that streams each request's messages to whoever sent it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ipyparallel import Client
+from ipyparallel.client.client import unpack_message
+from ipyparallel.client.futures import MessageFuture
+
+from ddp_magic.core.invoke import Payload, invoke
+
+Message = dict[str, Any]
+Sink = Callable[[Message], None]
+
+_LATE_REQUESTS = 1000  # how many requests are remembered for output that comes after their end
+
+
+class StreamingClient(Client):
+    """Hands the iopub messages of a request to its sink as they come, and keeps none of them.
+
+    The stock client appends every text to one string per request, which is quadratic in a flood,
+    and forgets a request when it ends, so that what a thread prints later is lost.
+    """
+
+    def __init__(self, connection_file: str, **kwargs: Any) -> None:
+        self._sinks: OrderedDict[str, Sink] = OrderedDict()
+        super().__init__(connection_file, **kwargs)
+
+    def send_cell(
+        self, engine_id: int, code: str, metadata: dict[str, Any], sink: Sink
+    ) -> MessageFuture:
+        """Have one engine execute ``code``; ``sink`` gets its messages on the client's thread."""
+        return self.send_execute_request(
+            self._mux_socket,
+            code,
+            silent=False,
+            metadata=metadata,
+            ident=self._identity(engine_id),
+            message_future_hook=partial(self._add_sink, sink),
+        )
+
+    def call(self, engine_id: int, target: str, payload: Payload) -> MessageFuture:
+        """Call a function on one engine by name (see `core.invoke`)."""
+        return self.send_apply_request(
+            self._mux_socket, invoke, args=[target, payload], ident=self._identity(engine_id)
+        )
+
+    def on_engine_death(self, callback: Callable[[int], None]) -> None:
+        """Call ``callback(engine_id)``, on the client's thread, when an engine has gone."""
+
+        def notify(event: dict[str, Any]) -> None:
+            if event["event"] == "unregister":
+                callback(int(event["id"]))
+
+        self._registration_callbacks.append(notify)
+
+    def _identity(self, engine_id: int) -> bytes:
+        return self._build_targets([engine_id])[0][0]
+
+    def _add_sink(self, sink: Sink, future: MessageFuture) -> None:
+        self._sinks[future.msg_id] = sink
+        while len(self._sinks) > _LATE_REQUESTS:
+            self._sinks.popitem(last=False)
+
+    @unpack_message
+    def _dispatch_iopub(self, message: Message) -> None:
+        sink = self._sinks.get(message["parent_header"].get("msg_id"))
+        kind = message["header"]["msg_type"]
+        if sink is None or kind == "status" or kind.startswith("comm_"):
+            # The stock client resolves requests by their status and relays widgets' comms.
+            Client._dispatch_iopub.__wrapped__(self, message)
+        if sink is not None:
+            sink(message)

@@ -1,0 +1,158 @@
+"""The processes of a local session: ipyparallel's controller and engines, in a private folder."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ipyparallel
+from IPython.core.profiledir import ProfileDir
+from traitlets.config import Config
+
+from ddp_magic.errors import StartError
+from ddp_magic.kernel.client import StreamingClient
+
+_REGISTRATION_TIMEOUT_S = 60
+_CLUSTER_ID = "session"  # unique within its own private folder
+_LOG_TAIL_LINES = 15
+_CONTROLLER_ARGS = [
+    # An engine counts as registered at the hub's next heartbeat: 3 s apart by default.
+    "--HeartMonitor.period=100",
+    "--log-level=ERROR",
+]
+
+
+class LocalCluster:
+    """A controller and ``nproc`` engines on this machine, started and ended together.
+
+    Parameters
+    ----------
+    engines
+        The ipyparallel launcher of the engines.
+    """
+
+    def __init__(self, engines: str = "local") -> None:
+        self._engines = engines
+        self._cluster: ipyparallel.Cluster | None = None
+        self.client: StreamingClient | None = None
+        self.folder: Path | None = None
+
+    def start(self, nproc: int, environment: Mapping[str, str]) -> StreamingClient:
+        """Start the processes and return a client to whom all engines are registered.
+
+        Parameters
+        ----------
+        environment
+            What the engines have in their environment besides this process's.
+
+        Raises
+        ------
+        StartError
+            If an engine ends or does not register in time; nothing is left running.
+        """
+        # mkdtemp makes a folder that only this user can enter.
+        self.folder = Path(tempfile.mkdtemp(prefix="ddp_magic-"))
+        try:
+            self._cluster = self._make(nproc, environment)
+            self._cluster.start_cluster_sync()
+            self.client = self._connect()
+            self._await_engines(nproc)
+        except BaseException as error:
+            tail = self._log_tail()
+            self.stop()
+            if isinstance(error, (StartError, KeyboardInterrupt)):
+                raise
+            raise StartError(f"The ranks did not start: {error}", context=tail) from error
+        return self.client
+
+    def stop(self) -> None:
+        """End the processes and remove the folder; safe to call at any time, more than once."""
+        if self.client is not None:
+            self.client.close(linger=0)
+        if self._cluster is not None:
+            self._cluster.stop_cluster_sync()
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+        self.client = self._cluster = self.folder = None
+
+    def _make(self, nproc: int, environment: Mapping[str, str]) -> ipyparallel.Cluster:
+        assert self.folder is not None
+        profile = ProfileDir.create_profile_dir(str(self.folder / "profile"))
+        config = Config()
+        config.EngineLauncher.environment = dict(environment)
+        return ipyparallel.Cluster(
+            n=nproc,
+            engines=self._engines,
+            profile_dir=profile.location,
+            cluster_id=_CLUSTER_ID,
+            controller_ip="127.0.0.1",
+            controller_args=_CONTROLLER_ARGS,
+            delay=0,
+            load_profile=False,
+            config=config,
+            log=_silent_log(),
+        )
+
+    def _connect(self) -> StreamingClient:
+        assert self.folder is not None
+        profile = self.folder / "profile"
+        connection = profile / "security" / f"ipcontroller-{_CLUSTER_ID}-client.json"
+        return StreamingClient(str(connection), profile_dir=str(profile))
+
+    def _await_engines(self, nproc: int) -> None:
+        assert self.client is not None
+        registered = self.client.wait_for_engines(nproc, block=False, interactive=False)
+        deadline = time.monotonic() + _REGISTRATION_TIMEOUT_S
+        while True:
+            try:
+                registered.result(timeout=0.1)
+                return
+            except concurrent.futures.TimeoutError:
+                self._check_engines(nproc, deadline)
+
+    def _check_engines(self, nproc: int, deadline: float) -> None:
+        assert self.client is not None
+        engines = self._cluster.engine_set if self._cluster else None
+        launchers = getattr(engines, "launchers", {})
+        ended = [index for index, one in launchers.items() if one.state == "after"]
+        if ended or getattr(engines, "state", None) == "after":
+            raise StartError(
+                f"A rank's process ended while it started ({len(ended)} of {nproc}).",
+                fix="Its last output may say why.",
+                context=self._log_tail(),
+            )
+        if time.monotonic() > deadline:
+            raise StartError(
+                f"{len(self.client.ids)} of {nproc} ranks registered within"
+                f" {_REGISTRATION_TIMEOUT_S} s.",
+                fix="The machine may be short of memory or processors: start fewer with -n.",
+                context=self._log_tail(),
+            )
+
+    def _log_tail(self) -> str:
+        """Return the last lines that the engines left."""
+        if self.folder is None:
+            return ""
+        lines: list[str] = []
+        for log in sorted(self.folder.glob("profile/log/*.log")):
+            lines += log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+        return "\n".join(lines)
+
+
+def _silent_log() -> logging.Logger:
+    """Return a logger for ipyparallel's progress messages, which are not the user's output."""
+    log = logging.getLogger("ddp_magic.cluster")
+    log.setLevel(logging.CRITICAL)
+    log.propagate = False
+    return log
+
+
+def registered_ids(client: Any) -> list[int]:
+    """Return the engines' ids in the order in which they become ranks."""
+    return sorted(client.ids)

@@ -1,0 +1,24 @@
+"""Looks at a cell's source before any rank is asked to run it."""
+
+from __future__ import annotations
+
+import ast
+
+from IPython.core.getipython import get_ipython
+from IPython.core.inputtransformer2 import TransformerManager
+
+
+def check_syntax(code: str, header: str = "") -> None:
+    """Raise `SyntaxError`, with the line of the whole cell, if ``code`` cannot be compiled.
+
+    Parameters
+    ----------
+    code
+        A cell's body: Python with IPython's magics, ``!`` and top-level ``await``.
+    header
+        The lines that stand above the body in its cell.
+    """
+    shell = get_ipython()
+    transform = shell.transform_cell if shell else TransformerManager().transform_cell
+    source = "\n" * header.count("\n") + transform(code)
+    compile(source, "<ddp cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

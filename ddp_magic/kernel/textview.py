@@ -1,0 +1,39 @@
+"""A view for plain Python: text to the process's own streams, rich output as its text."""
+
+from __future__ import annotations
+
+import sys
+
+from ddp_magic.core.view import MimeBundle, Points
+
+
+class TextView:
+    """Prints a cell's output; curves need a notebook and are left out."""
+
+    def text(self, stream: str, text: str) -> None:
+        """Write to the process's ``stdout`` or ``stderr``."""
+        file = sys.stderr if stream == "stderr" else sys.stdout
+        file.write(text)
+        file.flush()
+
+    def display(self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle) -> None:
+        """Print the output's plain text."""
+        if "text/plain" in data:
+            print(data["text/plain"])
+
+    def update_display(self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle) -> None:
+        """Print the new output: what was printed cannot be replaced."""
+        self.display(data, metadata, transient)
+
+    def clear_output(self, wait: bool) -> None:
+        """Do nothing: what was printed stays."""
+
+    def notice(self, text: str) -> None:
+        """Print the line to ``stderr``, beside the cell's own output."""
+        print(text, file=sys.stderr)
+
+    def points(self, points: Points) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Do nothing: all is printed."""

@@ -1,0 +1,125 @@
+"""A rank: everything that one process of the world holds, and the life of a cell on it."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from IPython.core.getipython import get_ipython
+
+from ddp_magic.core.plan import CellPlan
+from ddp_magic.errors import StartError, StateError
+from ddp_magic.rank import group
+from ddp_magic.rank.attach import Attacher
+from ddp_magic.rank.helpers import Helpers
+from ddp_magic.rank.hygiene import clean_process
+from ddp_magic.rank.loaders import LoaderSharder
+from ddp_magic.rank.losses import LossRecorder
+from ddp_magic.rank.seeding import seed_everything
+from ddp_magic.rank.shell import RankKernel
+from ddp_magic.rank.streams import FloodGate
+from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
+from ddp_magic.version import __version__
+
+
+class Rank:
+    """One process of the world, from `join` until it ends."""
+
+    def __init__(self, membership: group.Membership, kernel: RankKernel) -> None:
+        self.membership = membership
+        self.channel = Channel(kernel)
+        heading = f"ddp: {membership.world_size} ranks, {membership.backend}"
+        self.report = RankReport(self.channel.send, heading)
+        self.attacher = Attacher(self.report)
+        self.sharder = LoaderSharder(self.report)
+        self.losses = LossRecorder()
+        self.gate = FloodGate(f"rank {membership.rank}", sys.stdout, sys.stderr)
+        self.parts = (self.attacher, self.sharder, self.losses, self.gate)
+
+    def install(self, seed: int) -> None:
+        """Seed this process, hook into torch and give cells their names."""
+        seed_everything(seed)
+        for part in self.parts:
+            part.install()
+        place = self.membership
+        device = torch.device(place.device)
+        helpers = Helpers(self.losses, self.attacher, device)
+        names: dict[str, Any] = {
+            "rank": place.rank,
+            "world_size": place.world_size,
+            "local_rank": place.local_rank,
+            "device": device,
+            "ddp": helpers,
+        }
+        # As IPython does for `display`: builtins are seen from every cell and function, never
+        # overwrite a user's variable, and are no globals that a script would take for its own.
+        for name, value in names.items():
+            setattr(builtins, name, value)
+
+    @contextmanager
+    def cell(self, wire: dict[str, Any]) -> Iterator[None]:
+        """Surround one cell."""
+        plan = CellPlan.from_wire(wire)
+        leads = self.membership.rank == min(plan.ranks)
+        self._begin(plan, leads)
+        sampler = Sampler(self.losses.drain, self.report, self.channel.send) if leads else None
+        if sampler:
+            sampler.start()
+        try:
+            with clean_process():
+                yield
+        finally:
+            self._end(sampler)
+
+    def _begin(self, plan: CellPlan, leads: bool) -> None:
+        whole = len(plan.ranks) == self.membership.world_size
+        self.channel.begin_cell()
+        self.attacher.active = plan.wrap and whole
+        self.sharder.shard = plan.shard and whole
+        self.sharder.batch = plan.batch
+        self.losses.begin_cell()
+        self.losses.recording = plan.plot and leads
+        self.gate.begin_cell()
+
+    def _end(self, sampler: Sampler | None) -> None:
+        self.losses.recording = False
+        if sampler:
+            sampler.stop()
+        self.gate.end_cell()
+        self.channel.send({"kind": "ended", "at_s": time.time()})
+
+
+def join(payload: dict[str, Any]) -> dict[str, Any]:
+    """Make this engine a rank of the world; return what the notebook shows of it."""
+    if payload["version"] != __version__:
+        raise StartError(
+            f"The notebook runs ddp_magic {payload['version']}, this engine {__version__}.",
+            fix="Install the same version in both environments.",
+        )
+    membership = group.Membership(**payload["membership"])
+    membership.join()
+    kernel = get_ipython().kernel
+    rank = Rank(membership, kernel)
+    kernel.rank = rank
+    rank.install(payload["seed"])
+    RankKernel.adopt(kernel, rank.cell)
+    return membership.describe()
+
+
+def current() -> Rank:
+    """Return the rank that this process is.
+
+    Raises
+    ------
+    StateError
+        If this engine has not joined.
+    """
+    rank = getattr(get_ipython().kernel, "rank", None)
+    if rank is None:
+        raise StateError("This engine has not joined a world.", fix="Run `%ddp restart`.")
+    return rank

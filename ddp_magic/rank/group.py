@@ -1,0 +1,95 @@
+"""The process group of this rank: its environment, its device, joining and leaving."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddp_magic.errors import SetupError
+
+# A cell may train or wait for as long as it likes; what can be decided is decided by the
+# session and not by a time-out of the process group.
+_COLLECTIVE_TIMEOUT = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """This rank's place in the world, as agreed with the notebook.
+
+    Attributes
+    ----------
+    backend
+        ``"gloo"``, or ``"cpu:gloo,cuda:nccl"`` for tensors on either device.
+    device
+        Where this rank trains: ``"cpu"`` or ``"cuda:1"``.
+    store
+        Path of the `FileStore` in the session's private folder.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    backend: str
+    device: str
+    store: str
+    threads: int | None
+    environment: dict[str, str]
+
+    def join(self) -> None:
+        """Set up environment, threads and device, and join the process group.
+
+        Raises
+        ------
+        SetupError
+            If this torch lacks the backend.
+        """
+        os.environ.update(self.environment)
+        self._check_backend()
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        if self.device.startswith("cuda"):
+            torch.cuda.set_device(self.device)
+        dist.init_process_group(
+            self.backend,
+            store=dist.FileStore(self.store, self.world_size),
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=_COLLECTIVE_TIMEOUT,
+        )
+        # gloo connects the ranks at the first collective; do it now, while a failure is the start's.
+        dist.barrier()
+
+    def _check_backend(self) -> None:
+        if not dist.is_available():
+            raise SetupError(
+                f"This torch ({torch.__version__}) was built without torch.distributed.",
+                fix="Install a build that has it.",
+            )
+        if "nccl" in self.backend and not (dist.is_nccl_available() and torch.cuda.is_available()):
+            raise SetupError(
+                f"--backend nccl: this torch ({torch.__version__}) has no NCCL or sees no GPU.",
+                fix="Use --backend gloo, or install a CUDA build of torch.",
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the notebook shows of this rank."""
+        return {
+            "rank": self.rank,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "device": self.device,
+            "torch": torch.__version__,
+            "cuda": torch.cuda.is_available(),
+        }
+
+
+def leave() -> None:
+    """Leave the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,3 @@
+import torch
+def seed_everything(seed):
+    torch.manual_seed(seed)

@@ -1,0 +1,135 @@
+"""IPython's own kernel and shell, adapted to run a notebook's cells on a rank."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from ipykernel.compiler import XCachingCompiler
+from ipykernel.zmqshell import ZMQInteractiveShell
+from ipyparallel.engine.kernel import IPythonParallelKernel
+
+METADATA_KEY = "ddp_magic"
+
+CellContext = Callable[[dict[str, Any]], AbstractContextManager[None]]
+
+
+class RankCompiler(XCachingCompiler):
+    """Compiles a cell's body with the line numbers of the whole cell, magic line included."""
+
+    header = ""  # the lines that stand above the body in the notebook's cell
+
+    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
+        """Parse ``source`` as if it stood below the header."""
+        above = "\n" * self.header.count("\n")
+        return super().ast_parse(above + source, filename, symbol)
+
+    def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        """Keep the source with its header, so that tracebacks quote the right lines."""
+        raw_code = transformed_code if raw_code is None else raw_code
+        return super().cache(self.header + transformed_code, number, raw_code)
+
+
+class RankShell(ZMQInteractiveShell):
+    """The shell of a rank."""
+
+    def run_cell(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a cell without ``await`` as if no event loop ran, so that it may start its own."""
+        with _no_running_loop():
+            return super().run_cell(*args, **kwargs)
+
+
+class RankKernel(IPythonParallelKernel):
+    """The kernel of a rank: `adopt` turns a running engine's kernel into one."""
+
+    cell_context: CellContext
+
+    @classmethod
+    def adopt(cls, kernel: IPythonParallelKernel, cell_context: CellContext) -> RankKernel:
+        """Turn ``kernel`` and its shell into a rank's, in place.
+
+        Engines are started by ipyparallel's launchers, on any cluster, so a rank cannot choose
+        the class of its kernel; both classes add behaviour alone, no state of their own layout.
+        """
+        kernel.__class__ = cls
+        kernel.shell.__class__ = RankShell
+        kernel.shell.compile = RankCompiler()
+        # ipykernel 7 compares the current thread with that of its shell channel when it runs a
+        # cell with a top-level await; an engine has none, and the request was never answered.
+        kernel.shell_channel_thread = types.SimpleNamespace(parent_thread=threading.main_thread())
+        kernel.cell_context = cell_context
+        return kernel
+
+    @property
+    def _supports_kernel_subshells(self) -> bool:
+        return False
+
+    async def do_execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a cell; one sent by a session brings its plan along in the request's metadata."""
+        wire = self.get_parent("shell").get("metadata", {}).get(METADATA_KEY)
+        if wire is None:
+            return await super().do_execute(*args, **kwargs)
+        with self.cell_context(wire), self._numbered(wire), self._owned_threads():
+            return await super().do_execute(*args, **kwargs)
+
+    def _abort_queues(self, subshell_id: str | None = None) -> None:
+        """Leave what is queued alone after a failed cell.
+
+        The session sends a cell when the last has ended; the stock kernel would also abort the
+        next one if that comes within its first event-loop turn.
+        """
+
+    @contextmanager
+    def _numbered(self, wire: dict[str, Any]) -> Iterator[None]:
+        """Give the cell its number in the notebook, and its lines those of the whole cell."""
+        if wire["execution_count"] is not None:
+            self.shell.execution_count = wire["execution_count"]
+        self.shell.compile.header = wire["header"]
+        try:
+            yield
+        finally:
+            self.shell.compile.header = ""
+
+    @contextmanager
+    def _owned_threads(self) -> Iterator[None]:
+        """Send what a thread prints to the cell that started the thread, however late."""
+        parent, shell, start = self.get_parent("shell"), self.shell, threading.Thread.start
+
+        def start_owned(thread: threading.Thread) -> None:
+            run = thread.run
+
+            def run_owned() -> None:
+                shell.set_thread_parent(parent)
+                run()
+
+            thread.run = run_owned  # type: ignore[method-assign]
+            start(thread)
+
+        threading.Thread.start = start_owned  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            threading.Thread.start = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def _no_running_loop() -> Iterator[None]:
+    loop = asyncio.events._get_running_loop()
+    if loop is None:
+        yield
+        return
+    swap_task = getattr(asyncio.tasks, "_swap_current_task", None)  # Python 3.12+
+    task = swap_task(loop, None) if swap_task else None
+    asyncio.events._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio.events._set_running_loop(loop)
+        asyncio.set_event_loop(loop)  # asyncio.run() leaves the thread without one
+        if swap_task:
+            swap_task(loop, task)

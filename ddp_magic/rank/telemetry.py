@@ -1,0 +1,115 @@
+"""From a rank to the notebook: losses, notices and how the cell ended, in numbered messages."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Drain = Callable[[], dict[str, list[tuple[int, float]]]]
+Send = Callable[[dict[str, Any]], None]
+
+_INTERVAL_S = 0.1
+_FACTS_HOLD_S = 0.3  # facts of one loop (its model, its loader) come within this and share a line
+_FACT_ORDER = ("model", "loader")
+
+
+class Channel:
+    """Numbers a cell's messages and sends them with the kernel's own iopub stream."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._parent: dict[str, Any] = {}
+        self._numbers = itertools.count()
+
+    def begin_cell(self) -> None:
+        """Address what follows to the cell that the kernel is now running."""
+        self._parent = self._kernel.get_parent("shell")
+        self._numbers = itertools.count()
+
+    def send(self, content: dict[str, Any]) -> None:
+        """Send one message about the current cell; may be called on any thread."""
+        self._kernel.session.send(
+            self._kernel.iopub_socket,
+            "ddp_magic",
+            {"number": next(self._numbers), **content},
+            parent=self._parent,
+        )
+
+
+class RankReport:
+    """What the parts of the rank tell the user: facts joined into one line, notices said once."""
+
+    def __init__(self, send: Send, heading: str) -> None:
+        self._send = send
+        self._heading = heading
+        self._facts: dict[str, list[str]] = {}
+        self._seen: set[str] = set()
+        self._lock = threading.Lock()
+
+    def did(self, kind: str, text: str) -> None:
+        """Hold a fact until `flush`; one that was told before is not told again."""
+        with self._lock:
+            if (key := f"did {kind} {text}") not in self._seen:
+                self._seen.add(key)
+                self._facts.setdefault(kind, []).append(text)
+
+    def notice(self, key: str, text: str) -> None:
+        """Send one line, once per ``key``."""
+        with self._lock:
+            if key in self._seen:
+                return
+            self._seen.add(key)
+        self._send({"kind": "notice", "text": text})
+
+    @property
+    def has_facts(self) -> bool:
+        """Whether facts are waiting to be told."""
+        return bool(self._facts)
+
+    def flush(self) -> None:
+        """Send the facts that have come in as one line."""
+        with self._lock:
+            facts, self._facts = self._facts, {}
+        if facts:
+            told = [text for kind in sorted(facts, key=_fact_order) for text in facts[kind]]
+            self._send({"kind": "notice", "text": " · ".join([self._heading, *told])})
+
+
+def _fact_order(kind: str) -> int:
+    return _FACT_ORDER.index(kind) if kind in _FACT_ORDER else len(_FACT_ORDER)
+
+
+class Sampler:
+    """The thread that sends losses and facts while a cell runs, at most ten times a second."""
+
+    def __init__(self, drain: Drain, report: RankReport, send: Send) -> None:
+        self._drain = drain
+        self._report = report
+        self._send = send
+        self._ended = threading.Event()
+        self._facts_for_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="ddp-telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Begin sending."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send what is left and end the thread."""
+        self._ended.set()
+        self._thread.join()
+        self._send_points()
+        self._report.flush()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_INTERVAL_S):
+            self._send_points()
+            self._facts_for_s = self._facts_for_s + _INTERVAL_S if self._report.has_facts else 0.0
+            if self._facts_for_s >= _FACTS_HOLD_S:
+                self._report.flush()
+
+    def _send_points(self) -> None:
+        if points := self._drain():
+            self._send({"kind": "points", "points": points})

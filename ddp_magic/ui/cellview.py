@@ -1,0 +1,66 @@
+"""A `%%ddp` cell's output in the notebook."""
+
+from __future__ import annotations
+
+import html
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ddp_magic.core.view import MimeBundle, Points
+
+if TYPE_CHECKING:
+    from ddp_magic.ui.chart import LossChart
+
+_NOTICE_STYLE = "color: var(--jp-ui-font-color2, #757575); font-size: 0.9em"
+
+
+class NotebookView:
+    """Shows output in the notebook cell that is running when this is made."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._chart: LossChart | None = None
+
+    def text(self, stream: str, text: str) -> None:
+        """Print text exactly as it is."""
+        file = sys.stderr if stream == "stderr" else sys.stdout
+        file.write(text)
+
+    def display(self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle) -> None:
+        """Show a rich output."""
+        self._publish(data, metadata, transient, update=False)
+
+    def update_display(self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle) -> None:
+        """Replace a rich output."""
+        self._publish(data, metadata, transient, update=True)
+
+    def clear_output(self, wait: bool) -> None:
+        """Clear the cell's output."""
+        self._shell.display_pub.clear_output(wait)
+
+    def notice(self, text: str) -> None:
+        """Show one muted line, apart from what the cell printed."""
+        line = f'<div style="{_NOTICE_STYLE}">{html.escape(text)}</div>'
+        self._publish({"text/plain": text, "text/html": line}, {}, {}, update=False)
+
+    def points(self, points: Points) -> None:
+        """Grow the live curve; it appears with its first point."""
+        if self._chart is None:
+            from ddp_magic.ui.chart import LossChart
+
+            self._chart = LossChart()
+        self._chart.add(points)
+
+    def finish(self) -> None:
+        """Replace the live curve by one that needs no kernel."""
+        if self._chart is not None:
+            self._chart.finish()
+            self._chart = None
+
+    def _publish(
+        self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle, *, update: bool
+    ) -> None:
+        # What precedes it must be shown first: streams are sent by a timer, displays at once.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._shell.display_pub.publish(data, metadata, transient=transient, update=update)

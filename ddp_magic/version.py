@@ -1,0 +1,3 @@
+"""The version, compared between the notebook and its ranks."""
+
+__version__ = "0.1.0"
