@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_magic.errors import (
     CellError,
     CellInterrupted,
+    CellSyntaxError,
     CellTimeout,
     DdpMagicError,
     ParityError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CellError",
     "CellInterrupted",
+    "CellSyntaxError",
     "CellTimeout",
     "DdpMagicError",
     "ParityError",

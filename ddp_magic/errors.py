@@ -4,6 +4,7 @@
 
     DdpMagicError
     ├── UsageError        what was typed: an unknown option, a bad rank set, a name no rank has
+    │   └── CellSyntaxError   a cell that cannot be compiled
     ├── SetupError        this machine or installation: no torch, a backend it lacks, too few GPUs
     ├── StartError        the ranks were asked to start and did not
     ├── StateError        a sound request, not possible in the session's present state
@@ -51,6 +52,29 @@ class DdpMagicError(Exception):
 
 class UsageError(DdpMagicError):
     """What was typed cannot be right."""
+
+
+class CellSyntaxError(UsageError):
+    """The cell cannot be compiled; nothing was run.
+
+    A `SyntaxError` itself would be shown below the frames of the magic, which are not the user's.
+    """
+
+    def __init__(self, error: SyntaxError, cell: str) -> None:
+        self.error = error
+        self.cell = cell
+        super().__init__(f"{type(error).__name__}: {error.msg} ({cell}, line {error.lineno})")
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the line and the place, as for any cell."""
+        error = self.error
+        shown = [f"  {self.cell}, line {error.lineno}"]
+        if error.text is not None:
+            line = error.text.rstrip()
+            indent = len(line) - len(line.lstrip())
+            caret = " " * max(0, (error.offset or 1) - 1 - indent)
+            shown += [f"    {line.lstrip()}", f"    {caret}^"]
+        return [*shown, f"{type(error).__name__}: {error.msg}"]
 
 
 class SetupError(DdpMagicError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
 from ddp_magic.core.options import Command, help_text, parse_cell_line, parse_command
+from ddp_magic.errors import CellSyntaxError
 
 if TYPE_CHECKING:
     from ddp_magic.core.status import SessionStatus
@@ -54,7 +55,11 @@ class DdpMagics(Magics):
         if options.help:
             return print(help_text("%%ddp"))
         header = f"%%ddp {line}".rstrip() + "\n"
-        check_syntax(cell, header)
+        number = self.shell.displayhook.prompt_count
+        try:
+            check_syntax(cell, header)
+        except SyntaxError as error:
+            raise CellSyntaxError(error, f"Cell In[{number}]") from None
         self.session.configure(options.nproc, backend=options.backend)
         if not self.session.started:
             self._start_ranks()
@@ -63,7 +68,7 @@ class DdpMagics(Magics):
             options,
             view=NotebookView(self.shell),
             header=header,
-            execution_count=self.shell.execution_count,
+            execution_count=number,
         )
 
     def _start(self, command: Command) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import math
 import queue
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -44,11 +45,14 @@ class CellRun:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._context = contextvars.copy_context()
         self._ended = False
+        self._interrupting = False
+        self._begun: set[int] = set()
         self._replied: dict[int, float] = {}
         self._idle: set[int] = set()
         self._failures: dict[int, RankFailure] = {}
         self._died: dict[int, str] = {}
         self._results: dict[int, str] = {}
+        self._endings: dict[int, str] = {}
         self._held_notices: dict[str, int] = {}
         self._notices: set[str] = set()
 
@@ -68,6 +72,13 @@ class CellRun:
         """Note, on any thread, that a rank's process has ended; ``what`` follows "rank 3"."""
         if rank in self._engines:
             self._inbox.put(partial(self._died.setdefault, rank, what))
+
+    def interrupt(self) -> None:
+        """Have Ctrl-C pressed on every rank that is busy; may be called on any thread.
+
+        A rank that has not begun is interrupted as soon as it has: before that, it ignores it.
+        """
+        self._inbox.put(self._begin_interrupt)
 
     def pump(self, until_s: float | None = None) -> bool:
         """Show what comes until every rank has ended the cell; return whether that is so.
@@ -92,6 +103,7 @@ class CellRun:
         while not self._inbox.empty():
             self._inbox.get()()
         self._show(self._grouper.finish())
+        self._show_endings()
         self._show_differing_results()
         for text, rank in self._held_notices.items():
             if text not in self._notices:
@@ -143,6 +155,20 @@ class CellRun:
             self._show(self._grouper.finish())
 
     # On the thread that runs the cell.
+
+    def _begin_interrupt(self) -> None:
+        self._interrupting = True
+        self._signal([rank for rank in self.busy if rank in self._begun])
+
+    def _on_execute_input(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        self._begun.add(rank)
+        if self._interrupting:
+            self._signal([rank])
+
+    def _signal(self, ranks: list[int]) -> None:
+        if ranks:
+            targets = [self._engines[rank] for rank in ranks]
+            self._client.send_signal(signal.SIGINT, targets, block=False)
 
     def _note_reply(self, rank: int, result: Any) -> None:
         self._replied[rank] = time.monotonic()
@@ -203,8 +229,14 @@ class CellRun:
             self._view.points(content[_POINTS_KIND])
         elif content["kind"] == "notice":
             self._notice(rank, content["text"])
-        elif content["kind"] == "ended" and rank in self._failures:
-            self._failures[rank] = replace(self._failures[rank], at_s=content["at_s"])
+        elif content["kind"] == "ended":
+            self._note_end(rank, content["at_s"], content["ending"])
+
+    def _note_end(self, rank: int, at_s: float, ending: str) -> None:
+        if rank in self._failures:
+            self._failures[rank] = replace(self._failures[rank], at_s=at_s)
+        if ending:
+            self._endings[rank] = ending
 
     def _notice(self, rank: int, text: str) -> None:
         if rank != self._lead:
@@ -219,6 +251,14 @@ class CellRun:
     def _show(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
             self._view.text(chunk.stream, chunk.text)
+
+    def _show_endings(self) -> None:
+        """Show the last lines of floods: the lead's stands for the other ranks'."""
+        for rank, ending in sorted(self._endings.items()):
+            if rank == self._lead:
+                self._view.text("stdout", ending)
+            elif self._every_display or self._lead not in self._endings:
+                self._view.text("stdout", f"[rank {rank}] {ending}")
 
     def _show_differing_results(self) -> None:
         """Show plain results that differ from the lead's; rich ones are shown once."""

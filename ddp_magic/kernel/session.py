@@ -6,7 +6,6 @@ import concurrent.futures
 import importlib.util
 import os
 import secrets
-import signal
 import socket
 import sys
 import threading
@@ -254,8 +253,7 @@ class Session:
         if run is None or not run.busy:
             return
         self._on(Event.INTERRUPT)
-        targets = [self._engines[rank] for rank in run.busy]
-        self._client.send_signal(signal.SIGINT, targets, block=False)
+        run.interrupt()
 
     # ---- variables
 

@@ -38,7 +38,7 @@ class Rank:
         self.attacher = Attacher(self.report)
         self.sharder = LoaderSharder(self.report)
         self.losses = LossRecorder()
-        self.gate = FloodGate(f"rank {membership.rank}", sys.stdout, sys.stderr)
+        self.gate = FloodGate(sys.stdout, sys.stderr)
         self.parts = (self.attacher, self.sharder, self.losses, self.gate)
 
     def install(self, seed: int) -> None:
@@ -90,8 +90,8 @@ class Rank:
         self.losses.recording = False
         if sampler:
             sampler.stop()
-        self.gate.end_cell()
-        self.channel.send({"kind": "ended", "at_s": time.time()})
+        ending = self.gate.end_cell()
+        self.channel.send({"kind": "ended", "at_s": time.time(), "ending": ending})
 
 
 def join(payload: dict[str, Any]) -> dict[str, Any]:

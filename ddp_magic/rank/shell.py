@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import signal
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -38,6 +39,11 @@ class RankCompiler(XCachingCompiler):
 class RankShell(ZMQInteractiveShell):
     """The shell of a rank."""
 
+    async def run_code(self, *args: Any, **kwargs: Any) -> Any:
+        """Run compiled code of the user's, the one place where an interrupt may be raised."""
+        with self.kernel.interruptible():
+            return await super().run_code(*args, **kwargs)
+
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell without ``await`` as if no event loop ran, so that it may start its own."""
         with _no_running_loop():
@@ -48,6 +54,8 @@ class RankKernel(IPythonParallelKernel):
     """The kernel of a rank: `adopt` turns a running engine's kernel into one."""
 
     cell_context: CellContext
+    in_user_code: bool
+    interrupt_waits: bool
 
     @classmethod
     def adopt(cls, kernel: IPythonParallelKernel, cell_context: CellContext) -> RankKernel:
@@ -63,6 +71,7 @@ class RankKernel(IPythonParallelKernel):
         # cell with a top-level await; an engine has none, and the request was never answered.
         kernel.shell_channel_thread = types.SimpleNamespace(parent_thread=threading.main_thread())
         kernel.cell_context = cell_context
+        kernel.in_user_code = kernel.interrupt_waits = False
         return kernel
 
     @property
@@ -76,6 +85,29 @@ class RankKernel(IPythonParallelKernel):
             return await super().do_execute(*args, **kwargs)
         with self.cell_context(wire), self._numbered(wire), self._owned_threads():
             return await super().do_execute(*args, **kwargs)
+
+    def pre_handler_hook(self) -> None:
+        """Take SIGINT while a request is handled."""
+        self.interrupt_waits = False
+        self.saved_sigint_handler = signal.signal(signal.SIGINT, self._on_sigint)
+
+    def _on_sigint(self, number: int, frame: Any) -> None:
+        # Raised anywhere else, it would end the handling of the request, and with it the reply.
+        if self.in_user_code:
+            raise KeyboardInterrupt
+        self.interrupt_waits = True
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let SIGINT raise `KeyboardInterrupt`; one that came earlier in the request does so now."""
+        self.in_user_code = True
+        try:
+            if self.interrupt_waits:
+                self.interrupt_waits = False
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.in_user_code = False
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Leave what is queued alone after a failed cell.

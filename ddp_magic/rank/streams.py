@@ -12,6 +12,7 @@ from ddp_magic.core.budget import OutputBudget
 Message = dict[str, Any]
 
 _THREAD_TIMEOUT_S = 10
+_NAME = "ddp"  # in the notes, which are alike on all ranks so that they are shown once
 
 
 class FloodGate:
@@ -21,10 +22,9 @@ class FloodGate:
     so that a ``print`` costs nothing more.
     """
 
-    def __init__(self, name: str, stdout: Any, stderr: Any) -> None:
-        self._name = name
+    def __init__(self, stdout: Any, stderr: Any) -> None:
         self._streams = (stdout, stderr)
-        self._budget = OutputBudget(name)
+        self._budget = OutputBudget(_NAME)
 
     def install(self) -> None:
         """Begin to look at the streams' messages."""
@@ -38,15 +38,14 @@ class FloodGate:
 
     def begin_cell(self) -> None:
         """Give the new cell a full budget."""
-        self._budget = OutputBudget(self._name)
+        self._budget = OutputBudget(_NAME)
 
-    def end_cell(self) -> None:
-        """Send the end of what was dropped, after all that was printed before it."""
+    def end_cell(self) -> str:
+        """Return the end of what was dropped, or ``""``; all that was printed before is sent."""
         for stream in self._streams:
             stream.flush()
-        spent, self._budget = self._budget, OutputBudget(self._name)
-        if ending := spent.finish():
-            self._streams[0].write(ending)
+        spent, self._budget = self._budget, OutputBudget(_NAME)
+        return spent.finish()
 
     def _pass(self, message: Message) -> Message:
         content = message["content"]

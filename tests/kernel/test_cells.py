@@ -1,0 +1,321 @@
+"""What a cell may hold, and what is seen of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_magic import CellError, CellTimeout, Session, StateError, UsageError
+from ddp_magic.testing import RecordingView
+from tests.kernel.conftest import Run
+
+
+def test_variables_live_from_cell_to_cell(session: Session, run: Run) -> None:
+    run("x = rank + 1")
+    run("x += 10")
+    assert session.pull("x") == [11, 12]
+    assert session.pull("x", ranks=1) == 12
+
+
+def test_pushed_variables_arrive_on_the_chosen_ranks(session: Session, run: Run) -> None:
+    session.push({"pushed": [1, 2]})
+    session.push({"pushed": "else"}, ranks=1)
+    assert session.pull("pushed") == [[1, 2], "else"]
+
+
+def test_tensors_come_as_arrays(session: Session, run: Run) -> None:
+    run("import torch\nt = {'a': [torch.full((2,), float(rank)), torch.ones(1).bfloat16()]}")
+    pulled = session.pull("t", ranks=1)
+    assert pulled["a"][0].tolist() == [1.0, 1.0]
+    assert pulled["a"][1].tolist() == [1.0]
+
+
+def test_pull_names_what_is_missing_or_cannot_travel(session: Session, run: Run) -> None:
+    with pytest.raises(UsageError, match="Rank 0: there is no variable 'nowhere'"):
+        session.pull("nowhere")
+    run("fn = lambda: 0")
+    with pytest.raises(UsageError, match="'fn', a function, cannot travel"):
+        session.pull("fn")
+
+
+def test_the_world_is_seen_but_is_no_global(session: Session, run: Run) -> None:
+    run(
+        "seen = (rank, world_size, local_rank, str(device))\n"
+        "simple = (int, float, bool, str)\n"
+        "foreign = [k for k in ('rank', 'world_size', 'local_rank', 'device', 'ddp')"
+        " if k in globals()]\n"
+    )
+    assert session.pull("seen") == [(0, 2, 0, "cpu"), (1, 2, 1, "cpu")]
+    assert session.pull("foreign") == [[], []]
+
+
+def test_a_users_name_is_never_overwritten(session: Session, run: Run) -> None:
+    run("device = 'mine'")
+    run("pass")
+    assert session.pull("device") == ["mine", "mine"]
+    run("del device")
+    assert session.pull("device") == ["cpu", "cpu"]
+
+
+def test_torchruns_variables_are_set(session: Session, run: Run) -> None:
+    run(
+        "import os\nnames = 'RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK'\n"
+        "values = [os.environ[n] for n in names.split()]\naddress = os.environ['MASTER_ADDR']"
+    )
+    assert session.pull("values") == [
+        ["0", "0", "2", "2", "0", "0"],
+        ["1", "1", "2", "2", "0", "0"],
+    ]
+    assert session.pull("address", ranks=0) == "127.0.0.1"
+
+
+def test_collectives_work(session: Session, run: Run) -> None:
+    run(
+        "import torch, torch.distributed as dist\n"
+        "t = torch.ones(2) * (rank + 1)\ndist.all_reduce(t)\nbackend = dist.get_backend()"
+    )
+    assert [t.tolist() for t in session.pull("t")] == [[3.0, 3.0], [3.0, 3.0]]
+    assert session.pull("backend", ranks=0) == "gloo"
+
+
+def test_the_ddp_helpers(session: Session, run: Run) -> None:
+    view = run(
+        "import torch\n"
+        "total, mean = ddp.sum(rank + 1), ddp.mean(rank)\n"
+        "tensor = ddp.mean(torch.tensor([float(rank)]))\n"
+        "everyone = ddp.gather(f'rank {rank}')\n"
+        "ddp.print('once')\nddp.barrier()"
+    )
+    assert session.pull("total") == [3, 3]
+    assert session.pull("mean") == [0.5, 0.5]
+    assert session.pull("tensor", ranks=1).tolist() == [0.5]
+    assert session.pull("everyone", ranks=1) == ["rank 0", "rank 1"]
+    assert view.stdout == "once\n"
+
+
+def test_save_and_load(session: Session, run: Run, tmp_path: object) -> None:
+    run(
+        f"import torch, os\npath = {str(tmp_path)!r} + '/model.pt'\n"
+        "ddp.save({'w': torch.arange(3)}, path)\n"
+        "loaded = ddp.load(path)['w']\nleft = os.listdir(os.path.dirname(path))"
+    )
+    assert session.pull("loaded", ranks=1).tolist() == [0, 1, 2]
+    assert session.pull("left") == [["model.pt"], ["model.pt"]]
+
+
+def test_a_failed_save_fails_on_every_rank(run: Run) -> None:
+    with pytest.raises(CellError) as caught:
+        run("ddp.save(1, '/nowhere/at/all.pt')")
+    assert sorted(caught.value.story.failures) == [0, 1]
+
+
+def test_top_level_await_completes(run: Run) -> None:
+    view = run("import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')")
+    assert view.stdout == "awaited\n"
+
+
+def test_asyncio_run_works_and_leaves_the_loop_in_order(run: Run) -> None:
+    code = "import asyncio\nasync def f(): return 3\nprint(asyncio.run(f()))"
+    assert run(code).stdout == "3\n"
+    assert run("await asyncio.sleep(0)\nprint('still')").stdout == "still\n"
+
+
+def test_magics_shell_and_last_expression(run: Run) -> None:
+    view = run("!echo from the shell\n%env DDP_TEST=1\n40 + 2")
+    assert "from the shell" in view.stdout
+    assert view.displays == [{"text/plain": "42"}]
+
+
+def test_a_cell_magic_and_automagic_within_the_cell(run: Run, tmp_path: object) -> None:
+    assert run("%%capture captured\nprint('hidden')").stdout == ""
+    assert run("captured.stdout").displays[0]["text/plain"] == r"'hidden\n'"
+    assert str(tmp_path) in run(f"cd {tmp_path}").stdout
+
+
+def test_rich_output_is_shown_once(run: Run) -> None:
+    view = run("from IPython.display import HTML, display\ndisplay(HTML('<b>hello</b>'))\nHTML('x')")
+    assert [data["text/html"] for data in view.displays] == ["<b>hello</b>", "x"]
+
+
+def test_figures_are_shown(run: Run) -> None:
+    view = run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
+    assert "image/png" in view.displays[0]
+
+
+def test_display_updates_and_clear_output(run: Run) -> None:
+    view = run(
+        "from IPython.display import clear_output, display\n"
+        "handle = display('one', display_id=True)\nhandle.update('two')\nclear_output()"
+    )
+    assert view.updates == [{"text/plain": "'two'"}]
+    assert view.cleared == 1
+
+
+def test_plain_results_that_differ_are_shown_with_their_rank(run: Run) -> None:
+    view = run("rank * 10")
+    assert view.displays == [{"text/plain": "0"}]
+    assert view.stdout == "[rank 1] 10\n"
+
+
+def test_text_is_exactly_what_was_printed(run: Run) -> None:
+    view = run("import sys\nprint('  a', end='')\nprint('b  ')\nsys.stdout.write('tail')\nNone")
+    assert view.stdout == "  ab  \ntail"
+
+
+def test_lines_that_differ_are_marked(run: Run) -> None:
+    view = run("print('same')\nprint('mine', rank)")
+    assert view.stdout == "same\nmine 0\n[rank 1] mine 1\n"
+
+
+def test_stderr_is_stderr(run: Run) -> None:
+    view = run("import sys\nprint('problem', file=sys.stderr)")
+    assert (view.stdout, view.stderr) == ("", "problem\n")
+
+
+def test_output_of_c_code_is_shown(run: Run) -> None:
+    view = run("import os\nos.write(1, b'from C\\n')")
+    assert view.await_stdout("from C\n")
+
+
+def test_late_output_goes_to_the_cell_that_started_the_thread(session: Session, run: Run) -> None:
+    first = RecordingView()
+    session.run(
+        "import threading\ngo = threading.Event()\n"
+        "thread = threading.Thread(target=lambda: (go.wait(), print('late')))\nthread.start()",
+        ranks=(0,),
+        view=first,
+    )
+    second = run("go.set()\nthread.join()\nprint('second')", ranks=(0,))
+    assert first.await_stdout("late\n")
+    assert (first.stdout, second.stdout) == ("late\n", "second\n")
+
+
+def test_a_flood_is_cut_and_said_to_be(run: Run) -> None:
+    view = run("for i in range(300_000): print('a line of a flood', i)\nprint('the end')")
+    assert len(view.stdout) < 3_000_000
+    assert "not shown" in view.stdout
+    assert view.stdout.endswith("the end\n")
+
+
+def test_errors_tell_the_line_of_the_cell_and_the_ranks(run: Run) -> None:
+    with pytest.raises(CellError) as caught:
+        run("x = 1\n1 / 0", header="%%ddp\n", execution_count=7)
+    lines = caught.value._render_traceback_()
+    text = "\n".join(lines)
+    assert "In[7]" in text
+    assert "line 3" in text
+    assert lines[-1] == "ddp: both ranks failed with ZeroDivisionError: division by zero"
+
+
+def test_one_rank_fails(run: Run) -> None:
+    with pytest.raises(CellError) as caught:
+        run("if rank == 1: raise ValueError('only here')")
+    assert caught.value._render_traceback_()[-2:] == [
+        "ddp: rank 1 failed with ValueError: only here",
+        "ddp: rank 0 finished",
+    ]
+    assert str(caught.value) == "ValueError: only here (rank 1)"
+
+
+def test_the_next_cell_works_at_once_after_a_failure(session: Session, run: Run) -> None:
+    for _ in range(5):
+        with pytest.raises(CellError):
+            run("1 / 0")
+        run("ok = True")
+    assert session.pull("ok") == [True, True]
+
+
+def test_sys_exit_ends_the_cell_and_not_the_rank(session: Session, run: Run) -> None:
+    with pytest.raises(CellError, match="SystemExit"):
+        run("import sys\nsys.exit(3)")
+    assert session.pull("rank") == [0, 1]
+
+
+def test_a_syntax_error_runs_nothing(session: Session, run: Run) -> None:
+    run("touched = False")
+    with pytest.raises(SyntaxError) as caught:
+        run("touched = True\ndef f(:", header="%%ddp\n")
+    assert caught.value.lineno == 3
+    assert session.pull("touched") == [False, False]
+
+
+def test_argv_builtins_and_handlers_do_not_leak(session: Session, run: Run) -> None:
+    run(
+        "import sys, builtins, signal\nargv = list(sys.argv)\nsys.argv.append('--flag')\n"
+        "builtins.print = lambda *a, **k: None\nsignal.signal(signal.SIGTERM, lambda *a: None)\n"
+        "changed = signal.getsignal(signal.SIGTERM)"
+    )
+    view = run("import sys, signal\nargv2 = sys.argv\nprint('heard')\n"
+               "leaked = signal.getsignal(signal.SIGTERM) is changed")
+    assert session.pull("argv2") == session.pull("argv") == [[""], [""]]
+    assert session.pull("leaked") == [False, False]
+    assert view.stdout == "heard\n"
+
+
+def test_a_subset_of_ranks(session: Session, run: Run) -> None:
+    run("where = 'both'")
+    view = run("where = 'one'\nprint('here', rank)", ranks=(1,))
+    assert session.pull("where") == ["both", "one"]
+    assert view.stdout == "here 1\n"
+    with pytest.raises(UsageError, match="there is no rank 5"):
+        run("pass", ranks=(5,))
+
+
+def test_changing_the_number_of_ranks_asks_for_a_restart(run: Run) -> None:
+    with pytest.raises(StateError, match="%ddp restart -n 3"):
+        run("pass", nproc=3)
+    run("pass", nproc=2)
+
+
+def test_a_timeout_stops_the_cell(session: Session, run: Run) -> None:
+    with pytest.raises(CellTimeout, match="--timeout 0.5 s"):
+        run("kept = 1\nimport time\nwhile True: time.sleep(0.01)", timeout_s=0.5)
+    assert session.pull("kept") == [1, 1]
+
+
+def test_a_cell_in_the_background(session: Session) -> None:
+    view = RecordingView()
+    handle = session.run("y = 5\nprint('behind')", view=view, background=True)
+    assert handle is not None
+    handle.result(timeout_s=20)
+    assert (handle.done, view.stdout, view.finished) == (True, "behind\n", 1)
+    failing = session.run("1 / 0", view=RecordingView(), background=True)
+    assert failing is not None
+    with pytest.raises(CellError):
+        failing.result(timeout_s=20)
+    session.run("z = y", view=view)
+    assert session.pull("z") == [5, 5]
+
+
+def test_a_background_cell_can_be_stopped(session: Session, run: Run) -> None:
+    handle = session.run(
+        "import time\nwhile True: time.sleep(0.01)", view=RecordingView(), background=True
+    )
+    assert handle is not None
+    handle.interrupt()
+    assert handle.wait(10)
+    assert run("print('next')").stdout == "next\n"
+
+
+def test_classes_of_a_cell_can_be_pickled(run: Run) -> None:
+    run(
+        "import torch.nn as nn\nclass Tiny(nn.Module):\n"
+        "    def __init__(self): super().__init__(); self.f = nn.Linear(3, 1)\n"
+        "    def forward(self, x): return self.f(x)\n"
+    )
+    run(
+        "import pickle\nagain = pickle.loads(pickle.dumps(Tiny()))\n"
+        "assert type(again) is Tiny and Tiny.__module__ == '__main__'"
+    )
+
+
+def test_status_tells_every_rank(session: Session, run: Run) -> None:
+    with pytest.raises(CellError):
+        run("if rank == 1: 1 / 0")
+    status = session.status()
+    assert [(r.rank, r.device, r.state) for r in status.ranks] == [
+        (0, "cpu", "ready"),
+        (1, "cpu", "ready"),
+    ]
+    assert status.ranks[1].last_error == "ZeroDivisionError: division by zero"
+    assert all(rank.rss_bytes for rank in status.ranks)
+    assert str(status).startswith("the ranks are ready: 2 ranks, gloo, seed 0")
