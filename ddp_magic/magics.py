@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
+from ddp_magic.core.cell import split_cell
 from ddp_magic.core.options import Command, help_text, parse_cell_line, parse_command
 from ddp_magic.errors import CellSyntaxError
 
 if TYPE_CHECKING:
-    from ddp_magic.core.status import SessionStatus
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ddp_magic.kernel.session import Session
+    from ddp_magic.ui.cellview import NotebookView
+    from ddp_magic.ui.status import StatusTable
 
 
 @magics_class
 class DdpMagics(Magics):
     """The magics and the one session that they drive."""
 
+    shell: InteractiveShell
     _session: Session | None = None
 
     @property
@@ -33,14 +37,13 @@ class DdpMagics(Magics):
     @no_var_expand
     @line_cell_magic
     def ddp(self, line: str, cell: str | None = None) -> Any:
-        """Run a cell on every rank (``%%ddp``), or manage the ranks (``%ddp``).
-
-        ``%%ddp -h`` and ``%ddp -h`` list the options.
-        """
         if cell is not None:
             return self._run_cell(line, cell)
         command = parse_command(line)
         return getattr(self, f"_{command.name}")(command)
+
+    # What `%%ddp?` shows; the options are declared once, in core/options.py.
+    ddp.__doc__ = f"Run a cell on every rank, or manage the ranks.\n\n{help_text()}"
 
     def close(self) -> None:
         """End the ranks."""
@@ -48,46 +51,35 @@ class DdpMagics(Magics):
             self._session.stop()
 
     def _run_cell(self, line: str, cell: str) -> Any:
-        from ddp_magic.kernel.source import check_syntax
-        from ddp_magic.ui.cellview import NotebookView
-
         options = parse_cell_line(line)
         if options.help:
             return print(help_text("%%ddp"))
-        header = f"%%ddp {line}".rstrip() + "\n"
+        header, code = split_cell(line, cell)
         number = self.shell.displayhook.prompt_count
         try:
-            check_syntax(cell, header)
+            return self.session.run(
+                code, options, view=self._view(), header=header, execution_count=number
+            )
         except SyntaxError as error:
             raise CellSyntaxError(error, f"Cell In[{number}]") from None
-        self.session.configure(options.nproc, backend=options.backend)
-        if not self.session.started:
-            self._start_ranks()
-        return self.session.run(
-            cell,
-            options,
-            view=NotebookView(self.shell),
-            header=header,
-            execution_count=number,
-        )
 
     def _start(self, command: Command) -> None:
         wanted = command.start
         self.session.configure(wanted.nproc, backend=wanted.backend, seed=wanted.seed)
         if self.session.started:
-            return print(f"ddp: {self.session.describe()} run already")
-        self._start_ranks()
+            return print(f"ddp: running already: {self.session.describe()}")
+        self.session.start(self._view())
 
     def _restart(self, command: Command) -> None:
         wanted = command.start
-        self.session.stop()
-        self.session.configure(wanted.nproc, backend=wanted.backend, seed=wanted.seed)
-        self._start_ranks()
+        self.session.restart(
+            wanted.nproc, backend=wanted.backend, seed=wanted.seed, view=self._view()
+        )
 
     def _stop(self, _: Command) -> None:
         self.session.stop()
 
-    def _status(self, _: Command) -> SessionStatus:
+    def _status(self, _: Command) -> StatusTable:
         from ddp_magic.ui.status import StatusTable
 
         return StatusTable(self.session.status())
@@ -95,10 +87,7 @@ class DdpMagics(Magics):
     def _help(self, command: Command) -> None:
         print(help_text(command.topic))
 
-    def _start_ranks(self) -> None:
+    def _view(self) -> NotebookView:
         from ddp_magic.ui.cellview import NotebookView
 
-        began_s = time.monotonic()
-        self.session.start()
-        took_s = time.monotonic() - began_s
-        NotebookView(self.shell).notice(f"ddp: {self.session.describe()}, ready in {took_s:.1f} s")
+        return NotebookView(self.shell)

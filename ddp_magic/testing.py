@@ -64,6 +64,9 @@ class RecordingView:
         for name, added in points.items():
             self.curves[name] += [(step, value) for step, value in added]
 
+    def tick(self) -> None:
+        """Do nothing."""
+
     def finish(self) -> None:
         """Count it."""
         self.finished += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
+_CURSOR_MOVES = re.compile(r"\x1b\[\d*[A-K]")  # nested bars go up a line, some erase to its end
 _LONGEST = 1_000_000  # characters of one line, after which it is taken to have ended
 
 
@@ -26,6 +28,11 @@ class LineSplitter:
     def rest(self) -> str:
         """The line that has not ended; of a progress bar its last states alone."""
         return "".join(self._pieces)
+
+    @property
+    def rest_is_bar(self) -> bool:
+        """Tell whether the line that has not ended holds a carriage return."""
+        return bool(self._pieces) and "\r" in self._pieces[0]  # where _keep puts them all
 
     def feed(self, text: str) -> list[str]:
         """Take text; return the lines that it completes, without their newlines."""
@@ -71,7 +78,7 @@ def text_beside_bar(line: str) -> str | None:
     """
     if "\r" not in line:
         return line
-    before, last = line.split("\r")[-2:]
+    before, last = _CURSOR_MOVES.sub("", line).split("\r")[-2:]
     is_bar = line.startswith("\r") and not before.isspace()
     return None if is_bar or not last.strip() else last
 
@@ -80,13 +87,13 @@ def last_state(line: str) -> str | None:
     """Return what a line with carriage returns shows in the end; None if it was erased."""
     if "\r" not in line:
         return line
-    before, last = line.split("\r")[-2:]
+    before, last = _CURSOR_MOVES.sub("", line).split("\r")[-2:]
     return (last or before).rstrip() or None
 
 
 def is_erased(line: str) -> bool:
     """Tell whether an unfinished line has been wiped, the cursor at its start."""
-    return not "".join(line.split("\r")[-2:]).strip()
+    return "\r" in line and not "".join(line.split("\r")[-2:]).strip()
 
 
 def _last_states(line: str) -> str:

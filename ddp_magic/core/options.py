@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ class Option:
         """Turn the text of the value into the value; raise `UsageError` if it is none."""
         if self.choices and text not in self.choices:
             raise UsageError(
-                f"{self.spelling} {text}: not one of {_listing(self.choices)}",
+                f"{self.spelling} {_shown(text)}: not one of {_listing(self.choices)}",
                 fix=_nearest(text, self.choices),
             )
         return self.read(self.spelling, text) if self.read else text
@@ -247,8 +247,8 @@ def help_text(topic: str = "") -> str:
         usage = f"%ddp {topic}" + (" [options]" if len(subcommand.options) > 1 else "")
         return _help_page(usage, subcommand.help, subcommand.options)
     rows = [(f"%ddp {sub.name}", sub.help) for sub in SUBCOMMANDS]
-    rows.insert(0, ("%%ddp", "run a cell on the ranks; %%ddp -h lists its options"))
-    return "\n".join([*_table(rows), "", "%ddp SUBCOMMAND -h says more."])
+    page = [*_table(rows), "", "%ddp SUBCOMMAND -h says more.", "", help_text("%%ddp")]
+    return "\n".join(page)
 
 
 def _tokens(line: str) -> list[str]:
@@ -285,13 +285,13 @@ def _split_token(token: str, by_flag: dict[str, Option]) -> tuple[str, str | Non
     return token, None
 
 
-def _value(option: Option, text: str | None, rest: Iterable[str]) -> Any:
+def _value(option: Option, text: str | None, rest: Iterator[str]) -> Any:
     if not option.takes_value:
         if text is not None:
             raise UsageError(f"{option.spelling} takes no value, but got {_shown(text)}")
         return option.sets
     if text is None:
-        text = next(iter(rest), None)
+        text = next(rest, None)
     if text is None:
         raise UsageError(f"{option.spelling}: the value is missing", fix=f"write {option.usage}")
     return option.parse(text)

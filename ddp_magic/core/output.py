@@ -147,16 +147,21 @@ class _Grouped:
 
     def finish(self) -> list[Chunk]:
         end_s = float("inf")
+        self._see_line()
         self._log.extend(self._splitters[self._lead].flush(), end_s)
         for rank, follower in self._followers.items():
             follower.extend(self._splitters[rank].flush(), end_s)
             follower.drop_equal(end_s)
         return self._show(self._take_due(end_s))
 
+    def _see_line(self) -> None:
+        """Take a line that a bar was erased from as one that has not begun."""
+        self._line_open = self._line_open and not is_erased(self._splitters[self._lead].rest)
+
     def _may_break_line(self) -> bool:
         """A progress bar draws itself anew; other text waits for its newline, within reason."""
-        is_bar = "\r" in self._splitters[self._lead].rest
-        return is_bar or any(follower.overfull for follower in self._followers.values())
+        overfull = any(follower.overfull for follower in self._followers.values())
+        return overfull or self._splitters[self._lead].rest_is_bar
 
     def _take_due(self, now_s: float) -> list[tuple[tuple[int, ...], str]]:
         """Take the lines that are different for certain, with the ranks that printed them."""
@@ -176,11 +181,12 @@ class _Grouped:
     def _show(self, different: Sequence[tuple[tuple[int, ...], str]]) -> list[Chunk]:
         if not different:
             return []
+        self._see_line()
         chunks = []
         for ranks, group in groupby(different, key=lambda pair: pair[0]):
             text = _mark(ranks, [line for _, line in group])
             chunks.append(Chunk(self._stream, text, ranks[0] if len(ranks) == 1 else None))
-        if self._line_open and not is_erased(self._splitters[self._lead].rest):
+        if self._line_open:
             chunks[0] = Chunk(self._stream, "\n" + chunks[0].text, chunks[0].rank)
         self._line_open = False
         return chunks

@@ -30,5 +30,8 @@ class View(Protocol):
     def points(self, points: Points) -> None:
         """Add ``(step, value)`` points to the named curves."""
 
+    def tick(self) -> None:
+        """Do what is due by time; called a few times a second while nothing comes."""
+
     def finish(self) -> None:
         """Leave what must stay when the cell has ended, however it ended."""

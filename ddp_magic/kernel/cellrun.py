@@ -69,9 +69,18 @@ class CellRun:
             future.add_done_callback(partial(self._receive_reply, rank))
 
     def lose(self, rank: int, what: str) -> None:
-        """Note, on any thread, that a rank's process has ended; ``what`` follows "rank 3"."""
+        """Note, on any thread, that a rank's process has ended; ``what`` follows "rank 3".
+
+        The cell cannot succeed any more, so the other ranks are interrupted.
+        """
         if rank in self._engines:
-            self._inbox.put(partial(self._died.setdefault, rank, what))
+            self._inbox.put(partial(self._note_death, rank, what))
+            self.interrupt()
+
+    def lose_all(self, what: str) -> None:
+        """Note that every rank has ended."""
+        for rank in self._engines:
+            self.lose(rank, what)
 
     def interrupt(self) -> None:
         """Have Ctrl-C pressed on every rank that is busy; may be called on any thread.
@@ -96,6 +105,7 @@ class CellRun:
                 self._inbox.get(timeout=_TICK_S)()
             except queue.Empty:
                 self._show(self._grouper.tick(now_s))
+                self._view.tick()
         return True
 
     def finish(self) -> None:
@@ -143,7 +153,7 @@ class CellRun:
     def _receive(self, rank: int, message: Message) -> None:
         if self._ended:
             self._context.run(self._show_late, rank, message)
-        else:
+        elif message["content"].get("execution_state") != "busy":
             self._inbox.put(partial(self._handle, rank, message))
 
     def _receive_reply(self, rank: int, future: Any) -> None:
@@ -155,6 +165,9 @@ class CellRun:
             self._show(self._grouper.finish())
 
     # On the thread that runs the cell.
+
+    def _note_death(self, rank: int, what: str) -> None:
+        self._died.setdefault(rank, what)
 
     def _begin_interrupt(self) -> None:
         self._interrupting = True

@@ -23,7 +23,9 @@ class StreamingClient(Client):
     """Hands the iopub messages of a request to its sink as they come, and keeps none of them.
 
     The stock client appends every text to one string per request, which is quadratic in a flood,
-    and forgets a request when it ends, so that what a thread prints later is lost.
+    and forgets a request when it ends, so that what a thread prints later is lost. It also sends
+    on the bare socket of a stream that it reads: a reply that comes in at that moment is not
+    noticed before the next one does. Here requests go through the stream.
     """
 
     def __init__(self, connection_file: str, **kwargs: Any) -> None:
@@ -35,7 +37,7 @@ class StreamingClient(Client):
     ) -> MessageFuture:
         """Have one engine execute ``code``; ``sink`` gets its messages on the client's thread."""
         return self.send_execute_request(
-            self._mux_socket,
+            self._mux_stream,
             code,
             silent=False,
             metadata=metadata,
@@ -46,7 +48,7 @@ class StreamingClient(Client):
     def call(self, engine_id: int, target: str, payload: Payload) -> MessageFuture:
         """Call a function on one engine by name (see `core.invoke`)."""
         return self.send_apply_request(
-            self._mux_socket, invoke, args=[target, payload], ident=self._identity(engine_id)
+            self._mux_stream, invoke, args=[target, payload], ident=self._identity(engine_id)
         )
 
     def on_engine_death(self, callback: Callable[[int], None]) -> None:

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ipyparallel
 from IPython.core.profiledir import ProfileDir
@@ -151,8 +150,3 @@ def _silent_log() -> logging.Logger:
     log.setLevel(logging.CRITICAL)
     log.propagate = False
     return log
-
-
-def registered_ids(client: Any) -> list[int]:
-    """Return the engines' ids in the order in which they become ranks."""
-    return sorted(client.ids)

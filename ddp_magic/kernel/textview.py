@@ -35,5 +35,8 @@ class TextView:
     def points(self, points: Points) -> None:
         """Do nothing."""
 
+    def tick(self) -> None:
+        """Do nothing: nothing waits."""
+
     def finish(self) -> None:
         """Do nothing: all is printed."""

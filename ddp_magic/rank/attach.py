@@ -1,4 +1,352 @@
+"""Unchanged single-device code, trained in step on all ranks.
+
+A model is *marked* as an optimizer takes its parameters, or as a ``backward()`` reaches parameters
+that nothing has marked; from then on its parameters tell which of them get gradients. As a
+backward ends, each model that it reached is reduced (`Attachment.reduce`), before anything can
+read the gradients: clipping, scaling, a step written by hand. Its reducer is built at the first
+backward, when the model has got its final shape. Before each ``optimizer.step()`` a last look
+makes sure that what it will use was averaged since the one before.
+
+Every rank takes each of these decisions by itself, from what is the same on all ranks: the code
+that runs. Where ranks differ (a parameter, or a whole model, that only some ranks use), those
+that lack gradients take part in the reduction with none.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from ddp_magic.errors import UsageError
+from ddp_magic.rank.agreement import checksum
+from ddp_magic.rank.attachment import Attachment
+from ddp_magic.rank.averaging import average_gradients
+from ddp_magic.rank.graph import leaves
+from ddp_magic.rank.loose import LooseTensors
+from ddp_magic.rank.owners import is_managed, look_around, user_frame
+from ddp_magic.rank.patching import Patches
+from ddp_magic.rank.reducer import Holder
+from ddp_magic.rank.registry import Registry, Synced
+from ddp_magic.rank.report import Report
+from ddp_magic.rank.sites import Sites
+
+# What these would allow works without them; devices are those of the parameters.
+_NEEDLESS = {"find_unused_parameters", "static_graph", "broadcast_buffers", "device_ids"}
+
+
+@dataclass
+class _Watch:
+    """What an optimizer steps, and how often that had been averaged at its last step."""
+
+    synced: Synced
+    reduces: int
+
+
+@dataclass
+class _Steps:
+    size: int
+    watches: list[_Watch]
+
+
 class Attacher:
-    def __init__(self, report): self.active = True
-    def install(self): ...
-    def uninstall(self): ...
+    """Keeps the models and tensors that this rank trains in step with the other ranks'.
+
+    Parameters
+    ----------
+    report
+        Where to say what was done.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._registry = Registry(report)
+        self._sites = Sites()
+        self._steps: weakref.WeakKeyDictionary[Optimizer, _Steps] = weakref.WeakKeyDictionary()
+        self._checked: weakref.WeakKeyDictionary[Attachment, int] = weakref.WeakKeyDictionary()
+        self._patches = Patches()
+        self._hooks: list[RemovableHandle] = []
+        self._installed = False
+        self._active = True
+        self._alone = True
+        self._generation = 0
+        self._in_backward = False
+        self._nested = False
+
+    # --- the session's side
+
+    @property
+    def active(self) -> bool:
+        """Whether models are kept in step; if not, nothing here issues a collective."""
+        return self._active and self._installed
+
+    @active.setter
+    def active(self, active: bool) -> None:
+        if self._active and not active:
+            self._drop_all()  # an armed reducer would reduce
+        self._active = active
+
+    def install(self) -> None:
+        """Hook into optimizers, ``backward`` and DDP. The process group must be there."""
+        self._alone = dist.get_world_size() == 1
+        self._installed = True
+        self._patches.replace(torch.autograd, "backward", self._patched_backward)
+        self._patches.replace(Optimizer, "add_param_group", self._patched_add_param_group)
+        self._patches.replace(DistributedDataParallel, "__init__", self._patched_ddp_init)
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_module_parameter_registration_hook(self._note_registration),
+            register_module_module_registration_hook(self._note_registration),
+        ]
+
+    def uninstall(self) -> None:
+        """Undo everything: no hook is left on a model, a tensor or torch."""
+        self._installed = False
+        for hook in self._hooks:
+            hook.remove()
+        self._patches.undo()
+        self._registry.clear()
+        self._steps.clear()
+
+    def on_new_group(self) -> None:
+        """Build all reducers anew, on the process group that there is now.
+
+        To be called on every rank after the group was rebuilt, and after a cell that failed on
+        some rank: a backward may have stopped half way there.
+        """
+        self._alone = dist.get_world_size() == 1
+        self._drop_all()
+        for ddp in list(self._registry.user_ddps):
+            ddp._update_process_group(dist.group.WORLD)
+
+    def wrap(self, model: nn.Module, **ddp_kwargs: Any) -> nn.Module:
+        """Attach a model now, with options of `DistributedDataParallel`; return the model itself.
+
+        Parameters
+        ----------
+        model
+            The model, in its final shape. One that DDP or FSDP has already is left alone.
+        **ddp_kwargs
+            ``bucket_cap_mb``, ``gradient_as_bucket_view``, …; and ``comm_hook=(state, hook)``,
+            what ``register_comm_hook`` takes.
+
+        Raises
+        ------
+        UsageError
+            If there is nothing to train in it.
+        ParityError
+            If its shape differs between ranks.
+        """
+        if is_managed(model) or not self.active:
+            return model
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise UsageError(
+                f"ddp.wrap: {type(model).__name__} has no parameter that requires a gradient.",
+                fix="Wrap it after it is built and unfrozen.",
+            )
+        needless = sorted(_NEEDLESS & ddp_kwargs.keys())
+        if needless:
+            text = f"ddp.wrap: {', '.join(needless)} not needed: what it allows works without it"
+            self._report.notice("attach:needless", text)
+        around = look_around(sys._getframe(1))
+        name = around.modules.get(id(model), ("model", model))[0]
+        attachment = self._registry.attach([(name, model)])
+        attachment.options = {k: v for k, v in ddp_kwargs.items() if k not in _NEEDLESS}
+        attachment.drop()
+        attachment.announce() if self._alone else attachment.build()
+        self._steps.clear()
+        return model
+
+    def trained_checksums(self) -> dict[str, int]:
+        """Return a checksum of the parameters of each model trained since the last call.
+
+        Equal on all ranks unless a model has drifted apart.
+        """
+        sums: dict[str, int] = {}
+        for synced in self._registry:
+            if isinstance(synced, Attachment) and not synced.local:
+                if synced.reduces != self._checked.get(synced, 0):
+                    tensors = [parameter for _, parameter in synced.parameters().values()]
+                    sums[synced.label] = checksum(tensors)
+                self._checked[synced] = synced.reduces
+        return sums
+
+    def _drop_all(self) -> None:
+        for synced in self._registry:
+            synced.drop()
+
+    # --- marking
+
+    def _note_registration(self, module: nn.Module, name: str, value: Any) -> None:
+        """Something with parameters was put into a module: graphs may reach what is new."""
+        if isinstance(value, nn.Parameter) or (
+            isinstance(value, nn.Module) and next(value.parameters(), None) is not None
+        ):
+            self._generation += 1
+
+    def _patched_add_param_group(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
+            original(optimizer, param_group)
+            if self.active:
+                self._enter(optimizer, sys._getframe(1))
+
+        return add_param_group
+
+    def _patched_ddp_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def init(ddp: DistributedDataParallel, module: nn.Module, *a: Any, **kw: Any) -> None:
+            original(ddp, module, *a, **kw)
+            if not isinstance(module, Holder):
+                self._registry.leave(ddp)
+                self._steps.clear()
+                self._generation += 1
+
+        return init
+
+    def _enter(self, optimizer: Optimizer, frame: FrameType | None) -> _Steps:
+        """Mark what an optimizer trains, and watch that it is averaged between its steps."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for synced in self._registry.mark(parameters, frame):
+            if not self._alone and synced.equalize() and isinstance(synced, LooseTensors):
+                synced.announce()
+        identities = [id(parameter) for parameter in parameters]
+        watches = [
+            _Watch(synced, synced.reduces)
+            for synced in self._registry
+            if not synced.local and any(map(synced.covers, identities))
+        ]
+        self._steps[optimizer] = steps = _Steps(len(parameters), watches)
+        return steps
+
+    # --- backward
+
+    def _patched_backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            if not self.active:
+                original(tensors, *args, **kwargs)
+                self._forget_all()
+            elif self._in_backward:  # reentrant: within a node of the graph, as in checkpointing
+                self._nested = True
+                original(tensors, *args, **kwargs)
+            else:
+                self._before_backward(tensors, sys._getframe(1))
+                self._backward(original, tensors, *args, **kwargs)
+
+        return backward
+
+    def _before_backward(self, tensors: Any, frame: FrameType | None) -> None:
+        """Mark what this backward reaches, unless the graph of this call was walked before."""
+        frame = user_frame(frame)
+        if frame is None or self._sites.knows(frame, self._generation):
+            return
+        loose: list[LooseTensors] = []
+        for synced in self._registry.mark(leaves(tensors), frame):
+            if self._alone or not isinstance(synced, LooseTensors):
+                continue
+            if synced.equalize(if_equal=not synced.are_parameters):
+                synced.announce()
+                loose.append(synced)
+        self._sites.add(frame, self._generation, loose)
+
+    def _backward(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        self._in_backward, self._nested = True, False
+        try:
+            original(*args, **kwargs)
+            self._in_backward = False
+            for synced in self._registry:
+                if synced.fired or synced.extra:
+                    self._reduce(synced)
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self._in_backward = False
+
+    def _reduce(self, synced: Synced) -> None:
+        if self._alone:
+            if isinstance(synced, Attachment):
+                synced.announce()
+            synced.release()
+            return
+        if self._nested:
+            synced.wait_for_backward()
+        synced.reduce()
+
+    def _forget_all(self) -> None:
+        for synced in self._registry:
+            synced.forget()
+
+    def _abandon(self) -> None:
+        """A backward stopped half way, and a reducer with it."""
+        for synced in self._registry:
+            if synced.fired or synced.extra:
+                synced.drop()
+
+    # --- step
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Average what this step will use, where no backward since the last one has done so."""
+        if self._alone or not self.active:
+            return None
+        steps = self._steps.get(optimizer)
+        if steps is None or steps.size != sum(len(g["params"]) for g in optimizer.param_groups):
+            steps = self._enter(optimizer, sys._getframe(1))
+        if self._in_backward:
+            self._average_in_backward(optimizer, steps)
+            return None
+        for watch in steps.watches:
+            synced = watch.synced
+            if synced.reduces == watch.reduces or synced.fired or synced.extra:
+                synced.reduce()
+            watch.reduces = synced.reduces
+        return _with_mean_loss(optimizer, args, kwargs) if steps.watches else None
+
+    def _average_in_backward(self, optimizer: Optimizer, steps: _Steps) -> None:
+        """Step in a hook of a gradient: the reducer will only find what was used and cleared."""
+        parameters: list[Tensor] = [p for g in optimizer.param_groups for p in g["params"]]
+        average_gradients([p for p in parameters if p.grad is not None])
+        for watch in steps.watches:
+            watch.synced.wait_for_backward()
+
+
+def _with_mean_loss(
+    optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Let a line search see the loss of the whole batch, or the ranks would part in it."""
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    ignores_loss = type(optimizer).__module__.startswith("torch.optim.")
+    if closure is None or (ignores_loss and not isinstance(optimizer, torch.optim.LBFGS)):
+        return None
+
+    @functools.wraps(closure)
+    def mean_loss() -> Any:
+        loss = closure()
+        if not isinstance(loss, Tensor):
+            loss = torch.tensor(float(loss))
+        mean = loss.detach() / dist.get_world_size()
+        dist.all_reduce(mean)
+        return mean
+
+    if len(args) > 1:
+        return (args[0], mean_loss, *args[2:]), kwargs
+    return args, {**kwargs, "closure": mean_loss}

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from IPython.core.getipython import get_ipython
 
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.errors import StartError, StateError
@@ -21,7 +20,7 @@ from ddp_magic.rank.hygiene import clean_process
 from ddp_magic.rank.loaders import LoaderSharder
 from ddp_magic.rank.losses import LossRecorder
 from ddp_magic.rank.seeding import seed_everything
-from ddp_magic.rank.shell import RankKernel
+from ddp_magic.rank.shell import RankKernel, this_shell
 from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.version import __version__
@@ -38,6 +37,7 @@ class Rank:
         self.attacher = Attacher(self.report)
         self.sharder = LoaderSharder(self.report)
         self.losses = LossRecorder()
+        self.sampler = Sampler(self.losses.drain, self.report, self.channel.send)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.parts = (self.attacher, self.sharder, self.losses, self.gate)
 
@@ -65,16 +65,19 @@ class Rank:
     def cell(self, wire: dict[str, Any]) -> Iterator[None]:
         """Surround one cell."""
         plan = CellPlan.from_wire(wire)
-        leads = self.membership.rank == min(plan.ranks)
-        self._begin(plan, leads)
-        sampler = Sampler(self.losses.drain, self.report, self.channel.send) if leads else None
-        if sampler:
-            sampler.start()
+        self._begin(plan, leads=self.membership.rank == min(plan.ranks))
         try:
             with clean_process():
                 yield
         finally:
-            self._end(sampler)
+            self.losses.recording = False
+            self.sampler.end_cell()
+            self._ended_s = time.time()
+
+    def close_cell(self) -> None:
+        """Tell the notebook that the cell has ended, when all that it printed has been sent."""
+        ending = self.gate.end_cell()
+        self.channel.send({"kind": "ended", "at_s": self._ended_s, "ending": ending})
 
     def _begin(self, plan: CellPlan, leads: bool) -> None:
         whole = len(plan.ranks) == self.membership.world_size
@@ -85,13 +88,7 @@ class Rank:
         self.losses.begin_cell()
         self.losses.recording = plan.plot and leads
         self.gate.begin_cell()
-
-    def _end(self, sampler: Sampler | None) -> None:
-        self.losses.recording = False
-        if sampler:
-            sampler.stop()
-        ending = self.gate.end_cell()
-        self.channel.send({"kind": "ended", "at_s": time.time(), "ending": ending})
+        self.sampler.begin_cell()
 
 
 def join(payload: dict[str, Any]) -> dict[str, Any]:
@@ -103,11 +100,11 @@ def join(payload: dict[str, Any]) -> dict[str, Any]:
         )
     membership = group.Membership(**payload["membership"])
     membership.join()
-    kernel = get_ipython().kernel
+    kernel = this_shell().kernel
     rank = Rank(membership, kernel)
     kernel.rank = rank
     rank.install(payload["seed"])
-    RankKernel.adopt(kernel, rank.cell)
+    RankKernel.adopt(kernel, rank)
     return membership.describe()
 
 
@@ -119,7 +116,7 @@ def current() -> Rank:
     StateError
         If this engine has not joined.
     """
-    rank = getattr(get_ipython().kernel, "rank", None)
+    rank = getattr(this_shell().kernel, "rank", None)
     if rank is None:
         raise StateError("This engine has not joined a world.", fix="Run `%ddp restart`.")
     return rank

@@ -62,7 +62,7 @@ class Membership:
             world_size=self.world_size,
             timeout=_COLLECTIVE_TIMEOUT,
         )
-        # gloo connects the ranks at the first collective; do it now, while a failure is the start's.
+        # gloo connects at the first collective: do it now, while a failure is still the start's.
         dist.barrier()
 
     def _check_backend(self) -> None:
@@ -84,7 +84,7 @@ class Membership:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "device": self.device,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),  # a plain str: TorchVersion would bring torch along
             "cuda": torch.cuda.is_available(),
         }
 

@@ -21,9 +21,7 @@ class Helpers:
     every rank, as any collective must.
     """
 
-    def __init__(
-        self, losses: LossRecorder, attacher: Attacher, device: torch.device
-    ) -> None:
+    def __init__(self, losses: LossRecorder, attacher: Attacher, device: torch.device) -> None:
         self._losses = losses
         self._attacher = attacher
         self._device = device
@@ -96,7 +94,7 @@ class Helpers:
             raise failure[0]
 
     def load(self, path: str | os.PathLike[str], **kwargs: Any) -> Any:
-        """Return what `save` wrote, on this rank's device unless ``map_location`` says otherwise."""
+        """Return what `save` wrote, on this rank's device unless ``map_location`` is given."""
         dist.barrier()
         kwargs.setdefault("map_location", self._device)
         return torch.load(path, **kwargs)

@@ -7,17 +7,26 @@ import asyncio
 import signal
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from ipykernel.compiler import XCachingCompiler
 from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.kernel import IPythonParallelKernel
+from IPython.core.getipython import get_ipython
 
 METADATA_KEY = "ddp_magic"
 
-CellContext = Callable[[dict[str, Any]], AbstractContextManager[None]]
+
+class CellLife(Protocol):
+    """What surrounds a cell on a rank."""
+
+    def cell(self, wire: dict[str, Any]) -> AbstractContextManager[None]:
+        """Surround the running of a cell, given its plan."""
+
+    def close_cell(self) -> None:
+        """Act when the cell has run and its output has been flushed."""
 
 
 class RankCompiler(XCachingCompiler):
@@ -53,12 +62,12 @@ class RankShell(ZMQInteractiveShell):
 class RankKernel(IPythonParallelKernel):
     """The kernel of a rank: `adopt` turns a running engine's kernel into one."""
 
-    cell_context: CellContext
+    life: CellLife
     in_user_code: bool
     interrupt_waits: bool
 
     @classmethod
-    def adopt(cls, kernel: IPythonParallelKernel, cell_context: CellContext) -> RankKernel:
+    def adopt(cls, kernel: IPythonParallelKernel, life: CellLife) -> RankKernel:
         """Turn ``kernel`` and its shell into a rank's, in place.
 
         Engines are started by ipyparallel's launchers, on any cluster, so a rank cannot choose
@@ -70,7 +79,7 @@ class RankKernel(IPythonParallelKernel):
         # ipykernel 7 compares the current thread with that of its shell channel when it runs a
         # cell with a top-level await; an engine has none, and the request was never answered.
         kernel.shell_channel_thread = types.SimpleNamespace(parent_thread=threading.main_thread())
-        kernel.cell_context = cell_context
+        kernel.life = life
         kernel.in_user_code = kernel.interrupt_waits = False
         return kernel
 
@@ -80,11 +89,19 @@ class RankKernel(IPythonParallelKernel):
 
     async def do_execute(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell; one sent by a session brings its plan along in the request's metadata."""
-        wire = self.get_parent("shell").get("metadata", {}).get(METADATA_KEY)
+        wire = _plan_of(self.get_parent("shell"))
         if wire is None:
             return await super().do_execute(*args, **kwargs)
-        with self.cell_context(wire), self._numbered(wire), self._owned_threads():
+        with self.life.cell(wire), self._numbered(wire), self._owned_threads():
             return await super().do_execute(*args, **kwargs)
+
+    def finish_metadata(
+        self, parent: dict[str, Any], metadata: dict[str, Any], reply_content: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Close the cell: its output has just been flushed, and the reply comes next."""
+        if _plan_of(parent) is not None:
+            self.life.close_cell()
+        return super().finish_metadata(parent, metadata, reply_content)
 
     def pre_handler_hook(self) -> None:
         """Take SIGINT while a request is handled."""
@@ -99,7 +116,7 @@ class RankKernel(IPythonParallelKernel):
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let SIGINT raise `KeyboardInterrupt`; one that came earlier in the request does so now."""
+        """Let SIGINT raise `KeyboardInterrupt`, one that came earlier in the request at once."""
         self.in_user_code = True
         try:
             if self.interrupt_waits:
@@ -142,11 +159,22 @@ class RankKernel(IPythonParallelKernel):
             thread.run = run_owned  # type: ignore[method-assign]
             start(thread)
 
-        threading.Thread.start = start_owned  # type: ignore[method-assign]
+        threading.Thread.start = start_owned  # type: ignore[method-assign,assignment]
         try:
             yield
         finally:
             threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def _plan_of(request: dict[str, Any]) -> dict[str, Any] | None:
+    return request.get("metadata", {}).get(METADATA_KEY)
+
+
+def this_shell() -> ZMQInteractiveShell:
+    """Return the shell of the engine that this process is."""
+    shell = get_ipython()
+    assert isinstance(shell, ZMQInteractiveShell)
+    return shell
 
 
 @contextmanager

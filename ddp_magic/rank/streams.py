@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ddp_magic.core.budget import OutputBudget
@@ -29,21 +30,19 @@ class FloodGate:
     def install(self) -> None:
         """Begin to look at the streams' messages."""
         for stream in self._streams:
-            self._on_thread_of(stream, lambda stream=stream: stream.register_hook(self._pass))
+            self._on_thread_of(stream, partial(stream.register_hook, self._pass))
 
     def uninstall(self) -> None:
         """Let everything through again."""
         for stream in self._streams:
-            self._on_thread_of(stream, lambda stream=stream: stream.unregister_hook(self._pass))
+            self._on_thread_of(stream, partial(stream.unregister_hook, self._pass))
 
     def begin_cell(self) -> None:
         """Give the new cell a full budget."""
         self._budget = OutputBudget(_NAME)
 
     def end_cell(self) -> str:
-        """Return the end of what was dropped, or ``""``; all that was printed before is sent."""
-        for stream in self._streams:
-            stream.flush()
+        """Return the end of what was dropped, or ``""``; called when the streams are flushed."""
         spent, self._budget = self._budget, OutputBudget(_NAME)
         return spent.finish()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ class Channel:
         self._kernel = kernel
         self._parent: dict[str, Any] = {}
         self._numbers = itertools.count()
+        self._topic = kernel._topic("ddp_magic")
 
     def begin_cell(self) -> None:
         """Address what follows to the cell that the kernel is now running."""
@@ -35,6 +37,7 @@ class Channel:
             "ddp_magic",
             {"number": next(self._numbers), **content},
             parent=self._parent,
+            ident=self._topic,
         )
 
 
@@ -88,27 +91,36 @@ class Sampler:
         self._drain = drain
         self._report = report
         self._send = send
-        self._ended = threading.Event()
+        self._running = threading.Event()
+        self._lock = threading.Lock()
         self._facts_for_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="ddp-telemetry", daemon=True)
-
-    def start(self) -> None:
-        """Begin sending."""
+        self._thread = threading.Thread(target=self._main, name="ddp-telemetry", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Send what is left and end the thread."""
-        self._ended.set()
-        self._thread.join()
-        self._send_points()
-        self._report.flush()
+    def begin_cell(self) -> None:
+        """Begin to send."""
+        self._running.set()
 
-    def _run(self) -> None:
-        while not self._ended.wait(_INTERVAL_S):
+    def end_cell(self) -> None:
+        """Send what is left; nothing follows it."""
+        self._running.clear()
+        with self._lock:
             self._send_points()
-            self._facts_for_s = self._facts_for_s + _INTERVAL_S if self._report.has_facts else 0.0
-            if self._facts_for_s >= _FACTS_HOLD_S:
-                self._report.flush()
+            self._report.flush()
+
+    def _main(self) -> None:
+        while True:
+            self._running.wait()
+            time.sleep(_INTERVAL_S)
+            with self._lock:
+                if self._running.is_set():
+                    self._sample()
+
+    def _sample(self) -> None:
+        self._send_points()
+        self._facts_for_s = self._facts_for_s + _INTERVAL_S if self._report.has_facts else 0.0
+        if self._facts_for_s >= _FACTS_HOLD_S:
+            self._report.flush()
 
     def _send_points(self) -> None:
         if points := self._drain():

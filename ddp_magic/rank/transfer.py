@@ -7,15 +7,15 @@ import pickle
 from typing import Any
 
 import torch
-from IPython.core.getipython import get_ipython
 
 from ddp_magic.errors import UsageError
+from ddp_magic.rank.shell import this_shell
 
 
 def pull(payload: dict[str, Any]) -> Any:
     """Return the value of ``payload["name"]``, tensors as NumPy arrays."""
     name = payload["name"]
-    namespace = get_ipython().user_ns
+    namespace = this_shell().user_ns
     if name not in namespace and not hasattr(builtins, name):
         raise UsageError(f"there is no variable {name!r} on this rank")
     value = _without_torch(namespace.get(name, getattr(builtins, name, None)))
@@ -28,7 +28,7 @@ def pull(payload: dict[str, Any]) -> Any:
 
 def push(payload: dict[str, Any]) -> None:
     """Set the variables in ``payload["variables"]``."""
-    get_ipython().user_ns.update(payload["variables"])
+    this_shell().user_ns.update(payload["variables"])
 
 
 def _without_torch(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from ddp_magic.core.view import MimeBundle, Points
@@ -20,6 +21,7 @@ class NotebookView:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._chart: LossChart | None = None
+        self._began_s = time.monotonic()
 
     def text(self, stream: str, text: str) -> None:
         """Print text exactly as it is."""
@@ -51,10 +53,16 @@ class NotebookView:
             self._chart = LossChart()
         self._chart.add(points)
 
-    def finish(self) -> None:
-        """Replace the live curve by one that needs no kernel."""
+    def tick(self) -> None:
+        """Draw the points that have come in since the curve was last drawn."""
         if self._chart is not None:
-            self._chart.finish()
+            self._chart.add({})
+
+    def finish(self) -> None:
+        """Replace the live curve by a picture that needs no kernel."""
+        if self._chart is not None:
+            took_s = time.monotonic() - self._began_s
+            self._chart.finish(f"{took_s:,.1f} s")
             self._chart = None
 
     def _publish(

@@ -13,6 +13,7 @@ from ddp_magic.ui.views import View, view_for_frontend
 
 _SLOWEST_S: Final = 1.0
 _SHARE_OF_TIME: Final = 0.05
+_NAMED: Final = 4  # curves that the line of summary tells of
 
 
 class LossChart:
@@ -58,7 +59,9 @@ class LossChart:
         series = self._series.values()
         first = min(one.first_step for one in series)
         steps = max(one.greatest_step for one in series) - first + 1
-        changes = ", ".join(map(_change, series))
+        changes = ", ".join(map(_change, list(series)[:_NAMED]))
+        if len(series) > _NAMED:
+            changes += f" and {len(series) - _NAMED} more"
         return f"{changes} over {steps:,} step{'s' if steps > 1 else ''}"
 
     def finish(self, note: str = "") -> None:

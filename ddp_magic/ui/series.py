@@ -53,6 +53,7 @@ class Series:
         self.not_finite_since: int | None = None
         self._last_step: int | None = None
         self._stride = 1
+        self._first: Array = np.empty((0, 3))
         self._bins: Array = np.empty((0, 2, 3))
         self._tail: Array = np.empty((0, 3))
 
@@ -61,6 +62,8 @@ class Series:
         if not points:
             return
         rows = self._rows(points)
+        if self._last_step is None:
+            self._first = rows[:1]
         self._note(points)
         self._tail = np.concatenate((self._tail, rows))
         whole = len(self._tail) // self._stride * self._stride
@@ -73,7 +76,8 @@ class Series:
     def curve(self) -> Curve:
         """Return what is to be drawn: at most about 2,050 points, and gaps."""
         rest = _extremes(self._tail[np.newaxis]) if len(self._tail) else self._tail
-        rows = np.concatenate((self._bins.reshape(-1, 3), rest.reshape(-1, 3), self._tail[-1:]))
+        inner = self._bins.reshape(-1, 3), rest.reshape(-1, 3)
+        rows = np.concatenate((self._first, *inner, self._tail[-1:]))
         rows = rows[_differs_from_the_one_before(rows)]
         cuts = np.flatnonzero(rows[:, _CUT])
         return Curve(

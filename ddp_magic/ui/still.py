@@ -7,6 +7,7 @@ not trust, where it refuses ``image/svg+xml`` and inline ``<svg>``; so do nbconv
 from __future__ import annotations
 
 import math
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
@@ -18,10 +19,7 @@ from ddp_magic.ui import style
 from ddp_magic.ui.series import Array, Curve
 
 _UNITS: Final = 2000  # the plot's inner coordinates run from 0 to this, both ways
-_CHARACTER_PX: Final = 6.6
-_LEGEND_WIDTH_PX: Final = 560  # a legend longer than this goes on in a further row
-_LEGEND_MARK_PX: Final = 26
-_LEGEND_GAP_PX: Final = 18
+_CAPTION_STYLE: Final = f"margin:0 0 6px {style.MARGIN_LEFT_PX}px;font-size:13px"
 
 Range = tuple[float, float]
 
@@ -30,48 +28,40 @@ def still(curves: Sequence[Curve], caption: str) -> dict[str, str]:
     """Return the MIME bundle of a picture of `curves` with a line of text beneath it."""
     source = b64encode(svg(curves).encode()).decode()
     html = (
-        f'<img alt="{escape(caption)}" width="100%" '
+        f'<img alt="{escape(caption)}" width="100%" style="display:block;margin:0" '
         f'src="data:image/svg+xml;base64,{source}">'
-        f"<div>{escape(caption)}</div>"
+        f'<div style="{_CAPTION_STYLE}">{escape(caption)}</div>'
     )
     return {"text/html": html, "text/plain": caption}
 
 
 def svg(curves: Sequence[Curve]) -> str:
-    """Return a chart as wide as its place and `style.HEIGHT_PX` high.
+    """Return a chart as wide as its place and some 260 px high.
 
     Text keeps its size whatever the width: the curves alone are stretched, in an inner picture
     with coordinates of its own, and the rest is placed in per cent of the plot's width.
     """
-    legend, rows = _legend(curves) if len(curves) > 1 else ("", 0)
-    top = style.MARGIN_TOP_PX + rows * style.LEGEND_ROW_PX
-    height = style.HEIGHT_PX - top - style.MARGIN_BOTTOM_PX
+    top = style.MARGIN_TOP_PX + style.legend_height([curve.name for curve in curves])
+    height = top + style.PLOT_HEIGHT_PX + style.MARGIN_BOTTOM_PX
     sides = style.MARGIN_LEFT_PX + style.MARGIN_RIGHT_PX
     x_range, y_range = _x_range(curves), _y_range(curves)
-    y_title = escape(curves[0].name) if len(curves) == 1 else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{style.HEIGHT_PX}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" '
         f'font-family="{style.FONT}" font-size="{style.FONT_SIZE_PX}" fill="{style.INK}">'
-        f"{legend}"
-        f'<text transform="translate(14,{top + height / 2:g}) rotate(-90)" '
-        f'text-anchor="middle">{y_title}</text>'
-        f'<svg x="{style.MARGIN_LEFT_PX}" y="{top}" width="92%" height="{height}" '
+        f"{_legend(curves)}"
+        f'<svg x="{style.MARGIN_LEFT_PX}" y="{top}" width="90%" height="{style.PLOT_HEIGHT_PX}" '
         f'style="width:calc(100% - {sides}px);overflow:visible">'
-        f"{_x_axis(x_range, height)}{_y_axis(y_range)}"
+        f"{_x_axis(x_range)}{_y_axis(y_range, curves[0].name if len(curves) == 1 else '')}"
         f"{_plot(curves, x_range, y_range)}</svg></svg>"
     )
 
 
-def _legend(curves: Sequence[Curve]) -> tuple[str, int]:
-    """Return the legend and its number of rows."""
-    parts, x, row = [], 0.0, 0
-    for index, curve in enumerate(curves):
-        width = _LEGEND_MARK_PX + len(curve.name) * _CHARACTER_PX
-        if x and x + width > _LEGEND_WIDTH_PX:
-            x, row = 0.0, row + 1
-        parts.append(_legend_entry(curve.name, style.color(index), x, row))
-        x += width + _LEGEND_GAP_PX
-    return "".join(parts), row + 1
+def _legend(curves: Sequence[Curve]) -> str:
+    names = [curve.name for curve in curves]
+    places = style.legend_places(names)
+    return "".join(
+        _legend_entry(names[i], style.color(i), x, row) for i, (x, row) in enumerate(places)
+    )
 
 
 def _legend_entry(name: str, color: str, x: float, row: int) -> str:
@@ -79,25 +69,35 @@ def _legend_entry(name: str, color: str, x: float, row: int) -> str:
     middle = style.MARGIN_TOP_PX - 2 + row * style.LEGEND_ROW_PX
     return (
         f'<path d="M{left:g} {middle}h18" stroke="{color}" stroke-width="2.5"/>'
-        f'<text x="{left + _LEGEND_MARK_PX:g}" y="{middle}" dy=".35em">{escape(name)}</text>'
+        f'<text x="{left + style.LEGEND_MARK_PX:g}" y="{middle}" dy=".35em">{escape(name)}</text>'
     )
 
 
-def _x_axis(span: Range, height: float) -> str:
+def _x_axis(span: Range) -> str:
+    height = style.PLOT_HEIGHT_PX
     labels = "".join(
-        f'<text x="{100 * share:.3f}%" y="{height + 18:g}" text-anchor="middle">{label}</text>'
-        for share, label in _ticks(span, about=6, whole=True)
+        f'<text x="{100 * share:.3f}%" y="{height + 18}" text-anchor="middle">{step:,.0f}</text>'
+        for share, step in _ticks(span, at_most=8, least_distance=1)
     )
-    return f'{labels}<text x="50%" y="{height + 36:g}" text-anchor="middle">step</text>'
+    return f'{labels}<text x="50%" y="{height + 36}" text-anchor="middle">step</text>'
 
 
-def _y_axis(span: Range) -> str:
-    parts = []
-    for share, label in _ticks(span, about=5):
+def _y_axis(span: Range, title: str) -> str:
+    middle = f"translate({16 - style.MARGIN_LEFT_PX},{style.PLOT_HEIGHT_PX / 2:g}) rotate(-90)"
+    parts = [f'<text transform="{middle}" text-anchor="middle">{escape(title)}</text>']
+    for share, value in _ticks(span, at_most=8):
         y = f"{100 - 100 * share:.3f}%"
+        label = _short(value)
         parts.append(f'<line x2="100%" y1="{y}" y2="{y}" stroke="{style.GRID}"/>')
         parts.append(f'<text x="-8" y="{y}" dy=".35em" text-anchor="end">{label}</text>')
     return "".join(parts)
+
+
+def _short(value: float) -> str:
+    """Return a tick's value in about six characters."""
+    if not value or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.6g}"
+    return re.sub(r"e([+-])0*", lambda found: "e" + found[1].strip("+"), f"{value:.4g}")
 
 
 def _plot(curves: Sequence[Curve], x_range: Range, y_range: Range) -> str:
@@ -169,27 +169,15 @@ def _wide_enough(low: float, high: float) -> Range:
     return low - margin, high + margin
 
 
-def _ticks(span: Range, *, about: int, whole: bool = False) -> list[tuple[float, str]]:
-    """Return round numbers within `span`: (share of the way from its start, label)."""
+def _ticks(span: Range, *, at_most: int, least_distance: float = 0.0) -> list[tuple[float, float]]:
+    """Return round numbers within `span`: (share of the way from its start, number)."""
     low, high = span
-    distance = _round_distance((high - low) / about)
-    if whole:
-        distance = max(1.0, distance)
-    first, last = math.ceil(low / distance), math.floor(high / distance)
-    decimals = max(0, -math.floor(math.log10(distance)))
-    return [
-        ((i * distance - low) / (high - low), _label(i * distance, decimals))
-        for i in range(first, last + 1)
-    ]
+    distance = _round_distance(max((high - low) / (at_most - 1), least_distance))
+    numbers = range(math.ceil(low / distance), math.floor(high / distance) + 1)
+    return [((i * distance - low) / (high - low), i * distance) for i in numbers]
 
 
 def _round_distance(least: float) -> float:
     """Return the smallest of 1, 2, 5, 10, ... times a power of ten that is not below `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(f * power for f in (1, 2, 5, 10) if f * power >= least * (1 - 1e-9))
-
-
-def _label(value: float, decimals: int) -> str:
-    if value and not 1e-4 <= abs(value) < 1e7:
-        return f"{value:.3g}"
-    return f"{value:,.{decimals}f}"

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
-HEIGHT_PX: Final = 260
-MARGIN_LEFT_PX: Final = 58
-MARGIN_RIGHT_PX: Final = 18
+PLOT_HEIGHT_PX: Final = 204  # with margins and no legend: 260
+MARGIN_LEFT_PX: Final = 66
+MARGIN_RIGHT_PX: Final = 28
 MARGIN_TOP_PX: Final = 12
 MARGIN_BOTTOM_PX: Final = 44
+HTML_PADDING_PX: Final = 16  # JupyterLab indents HTML on the right by about so much
 LEGEND_ROW_PX: Final = 20
+LEGEND_MARK_PX: Final = 26  # a piece of line, and the space after it
+_LEGEND_GAP_PX: Final = 18
+_LEGEND_WIDTH_PX: Final = 560  # a longer one goes on in a further row
+_CHARACTER_PX: Final = 6.6
 
 INK: Final = "#808080"  # readable on white and on black alike
 GRID: Final = "rgba(128,128,128,0.22)"
@@ -46,3 +52,21 @@ def number(value: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
+    """Return where each name stands in the legend: (pixels from its left, row); one needs none."""
+    places: list[tuple[float, int]] = []
+    x, row = 0.0, 0
+    for name in names if len(names) > 1 else ():
+        width = LEGEND_MARK_PX + len(name) * _CHARACTER_PX
+        if x and x + width > _LEGEND_WIDTH_PX:
+            x, row = 0.0, row + 1
+        places.append((x, row))
+        x += width + _LEGEND_GAP_PX
+    return places
+
+
+def legend_height(names: Sequence[str]) -> int:
+    """Pixels that the legend needs above the plot."""
+    return (1 + legend_places(names)[-1][1]) * LEGEND_ROW_PX if len(names) > 1 else 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from IPython.core.getipython import get_ipython
@@ -17,8 +14,8 @@ from ddp_magic.ui.still import still
 if TYPE_CHECKING:
     from ddp_magic.ui.figure import Figure
 
-_FIGURE_MODULE: Final = "ddp_magic.ui.figure"
-_AT_ONCE_S: Final = 0.02
+_WIDGET_MIME: Final = "application/vnd.jupyter.widget-view+json"
+_FIX: Final = "pip install plotly anywidget ipywidgets"
 _NO_WIDGETS: Final = (
     "The loss curve appears when the cell ends: this frontend shows no Jupyter widgets."
 )
@@ -45,7 +42,13 @@ def view_for_frontend() -> View:
     shell = get_ipython()
     if getattr(shell, "kernel", None) is None:
         return TextView()
-    return WidgetView() if _has_a_page(shell) else PictureView()
+    if not _has_a_page(shell):
+        return PictureView()
+    try:
+        from ddp_magic.ui.figure import Figure
+    except ImportError as error:
+        return PictureView(f"no interactive chart: {error} ({_FIX})")
+    return WidgetView(Figure)
 
 
 def _has_a_page(shell: Any) -> bool:
@@ -92,42 +95,27 @@ class PictureView:
 
 
 class WidgetView:
-    """A plotly widget, there once plotly is imported: a second or two in the kernel's life."""
+    """A widget drawn by plotly.js, which the page lets the reader zoom and query."""
 
     fastest_s = 0.2
 
-    def __init__(self) -> None:
-        self._import = _Import(_FIGURE_MODULE)
-        self._output = _Output()
+    def __init__(self, make_figure: Callable[[Sequence[Curve]], Figure]) -> None:
+        self._make_figure = make_figure
         self._figure: Figure | None = None
-        self._instead: PictureView | None = None
+        self._output = _Output()
 
     def draw(self, curves: Sequence[Curve], caption: str) -> None:
-        if self._import.under_way:
+        if self._figure is not None:
+            self._figure.draw(curves)
             return
-        if self._import.error is not None:
-            self._draw_instead(curves, caption, self._import.error)
-        elif self._figure is not None:
-            self._figure.draw(curves)
-        else:
-            self._figure = self._import.module.Figure()
-            self._figure.draw(curves)
-            self._output.show(self._figure.bundle(otherwise=_NO_WIDGETS))
+        self._figure = self._make_figure(curves)
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._figure.model_id}
+        self._output.show({_WIDGET_MIME: view, "text/plain": _NO_WIDGETS})
 
     def finish(self, bundle: Mapping[str, Any]) -> None:
-        if self._instead is not None:
-            self._instead.finish(bundle)
-        else:
-            self._output.show(bundle)
+        self._output.show(bundle)
         if self._figure is not None:
             self._figure.close()
-
-    def _draw_instead(self, curves: Sequence[Curve], caption: str, error: Exception) -> None:
-        if self._instead is None:
-            fix = "pip install plotly anywidget ipywidgets"
-            self._instead = PictureView(f"no interactive chart: {error} ({fix})")
-            self.fastest_s = self._instead.fastest_s
-        self._instead.draw(curves, caption)
 
 
 class _Output:
@@ -141,28 +129,3 @@ class _Output:
         put = self._handle.update if self._shown else self._handle.display
         put(dict(bundle), raw=True)
         self._shown = True
-
-
-class _Import:
-    """The import of a module on a thread of its own, so that output goes on meanwhile."""
-
-    def __init__(self, name: str) -> None:
-        self.error: Exception | None = None
-        self._name = name
-        self._thread = threading.Thread(target=self._run, name=f"import {name}", daemon=True)
-        self._thread.start()
-        self._thread.join(_AT_ONCE_S)  # all it takes once the module is there
-
-    @property
-    def under_way(self) -> bool:
-        return self._thread.is_alive()
-
-    @property
-    def module(self) -> Any:
-        return sys.modules[self._name]
-
-    def _run(self) -> None:
-        try:
-            importlib.import_module(self._name)
-        except Exception as error:
-            self.error = error

@@ -1,8 +1,10 @@
-"""Fixtures of the browser tests: one JupyterLab and one Chromium for the session."""
+"""Fixtures of the browser tests: one JupyterLab and one Chromium for all of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -10,7 +12,8 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.browser.lab import CHROMIUM_FLAGS, Lab, LabServer, chromium
 
 
-@pytest.fixture(scope="session")
+# Package scope: Playwright keeps an event loop running in this thread for as long as it lives.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = chromium()
     if path is None:
@@ -21,8 +24,16 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     server = LabServer(tmp_path_factory.mktemp("lab"))
     yield Lab(server, browser)
     server.close()
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    """Where screenshots go: the directory named by DDP_MAGIC_SHOTS, for people to look at."""
+    directory = Path(os.environ.get("DDP_MAGIC_SHOTS", tmp_path))
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory

@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from playwright.sync_api import Browser, Locator, Page
 
 DEADLINE_S = 60.0
@@ -27,6 +28,7 @@ _SETTINGS = {
 }
 
 # The panel that shows the notebook, as JupyterLab's own objects.
+_NONE = "{shouldStart: false, canStart: false, shouldReuse: false}"
 _PANEL = "window.jupyterapp.shell.currentWidget"
 
 
@@ -52,13 +54,14 @@ class LabServer:
         self._log = home / "server.log"
         settings = home / "settings"
         _write_settings(settings)
-        self._process = subprocess.Popen(
-            self._command(),
-            env=_environment(home, settings),
-            cwd=self.root,
-            stdout=self._log.open("wb"),
-            stderr=subprocess.STDOUT,
-        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                env=_environment(home, settings),
+                cwd=self.root,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         self._wait_until_up()
 
     @property
@@ -135,10 +138,12 @@ class Lab:
         page.evaluate(
             "t => window.jupyterapp.commands.execute('apputils:change-theme', {theme: t})", theme
         )
+        if not kernel:
+            page.evaluate(f"window.jupyterapp.docRegistry.getKernelPreference = () => ({_NONE})")
         page.evaluate(
             "args => window.jupyterapp.commands.execute('docmanager:open', args)"
             ".then(w => Promise.all([w.revealed, w.context.ready])).then(() => null)",
-            {"path": name, "factory": "Notebook", "kernelPreference": {"shouldStart": kernel}},
+            {"path": name, "factory": "Notebook"},
         )
         notebook = NotebookPage(page)
         if kernel:
@@ -170,20 +175,21 @@ class NotebookPage:
         self.page.evaluate("c => { window.jupyterapp.commands.execute(c) }", command)
 
     def wait_until_run(self, index: int, timeout_s: float = DEADLINE_S) -> None:
-        """Wait until a cell that was started has an execution count, thus has ended."""
-        self.wait_for(f"{_PANEL}.content.widgets[{index}].model.executionCount !== null", timeout_s)
-        self.wait_for(f"{_PANEL}.sessionContext.session.kernel.status === 'idle'", timeout_s)
+        """Wait until a cell that was started has ended."""
+        cell = self._cell(index)
+        ended = f"{cell}.executionCount !== null && {cell}.executionState === 'idle'"
+        self.wait_for(ended, timeout_s)
 
-    @property
-    def busy(self) -> bool:
-        return bool(self.page.evaluate(f"{_PANEL}.sessionContext.session.kernel.status === 'busy'"))
+    def running(self, index: int) -> bool:
+        """Tell whether a cell runs (the kernel's status is no measure: subshells change it too)."""
+        return bool(self.evaluate(f"{self._cell(index)}.executionState === 'running'"))
 
     @property
     def has_kernel(self) -> bool:
-        return bool(self.page.evaluate(f"!!{_PANEL}.sessionContext.session?.kernel"))
+        return bool(self.evaluate(f"!!{_PANEL}.sessionContext.session?.kernel"))
 
     def trusted(self, index: int) -> bool:
-        return bool(self.page.evaluate(f"{_PANEL}.content.widgets[{index}].model.trusted"))
+        return bool(self.evaluate(f"{self._cell(index)}.trusted"))
 
     def output(self, index: int) -> Locator:
         """The output area of a cell."""
@@ -197,10 +203,16 @@ class NotebookPage:
         return self.page.evaluate(expression, argument)
 
     def screenshot(self, path: Path) -> None:
-        self.page.screenshot(path=path)
+        path.write_bytes(self.page.screenshot())
 
     def close(self) -> None:
+        """Shut the kernel down, if there is one, and close the page."""
+        self.evaluate(f"{_PANEL}.sessionContext.shutdown()")
         self.page.context.close()
+
+    @staticmethod
+    def _cell(index: int) -> str:
+        return f"{_PANEL}.content.widgets[{index}].model"
 
 
 def _free_port() -> int:
@@ -228,3 +240,12 @@ def _environment(home: Path, settings: Path) -> dict[str, str]:
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "IPYTHONDIR": str(home / "ipython"),
     }
+
+
+def notebook(*sources: str) -> str:
+    """Return the text of a notebook file with these code cells, for this interpreter's kernel."""
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return nbformat.writes(
+        nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernelspec})
+    )

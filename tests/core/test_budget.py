@@ -72,9 +72,7 @@ def test_a_giant_line_is_dropped_and_little_of_it_kept() -> None:
 @given(st.lists(st.text("a\n\r", max_size=12), max_size=30), st.integers(0, 60))
 def test_what_is_kept_on_the_screen_stays_within_the_capacity(texts: list[str], size: int) -> None:
     budget = OutputBudget("rank 0", capacity_chars=size, refill_chars_per_s=0)
-    passed = "".join(
-        shown for text in texts if (shown := budget.feed("stdout", text, 0.0)) == text
-    )
+    passed = "".join(shown for text in texts if (shown := budget.feed("stdout", text, 0.0)) == text)
     lines = passed.split("\n")
     kept = sum(max(map(len, line.split("\r"))) for line in lines) + len(lines) - 1
     assert kept <= size

@@ -132,7 +132,9 @@ def test_a_cell_magic_and_automagic_within_the_cell(run: Run, tmp_path: object) 
 
 
 def test_rich_output_is_shown_once(run: Run) -> None:
-    view = run("from IPython.display import HTML, display\ndisplay(HTML('<b>hello</b>'))\nHTML('x')")
+    view = run(
+        "from IPython.display import HTML, display\ndisplay(HTML('<b>hello</b>'))\nHTML('x')"
+    )
     assert [data["text/html"] for data in view.displays] == ["<b>hello</b>", "x"]
 
 
@@ -244,8 +246,10 @@ def test_argv_builtins_and_handlers_do_not_leak(session: Session, run: Run) -> N
         "builtins.print = lambda *a, **k: None\nsignal.signal(signal.SIGTERM, lambda *a: None)\n"
         "changed = signal.getsignal(signal.SIGTERM)"
     )
-    view = run("import sys, signal\nargv2 = sys.argv\nprint('heard')\n"
-               "leaked = signal.getsignal(signal.SIGTERM) is changed")
+    view = run(
+        "import sys, signal\nargv2 = sys.argv\nprint('heard')\n"
+        "leaked = signal.getsignal(signal.SIGTERM) is changed"
+    )
     assert session.pull("argv2") == session.pull("argv") == [[""], [""]]
     assert session.pull("leaked") == [False, False]
     assert view.stdout == "heard\n"
@@ -267,7 +271,7 @@ def test_changing_the_number_of_ranks_asks_for_a_restart(run: Run) -> None:
 
 
 def test_a_timeout_stops_the_cell(session: Session, run: Run) -> None:
-    with pytest.raises(CellTimeout, match="--timeout 0.5 s"):
+    with pytest.raises(CellTimeout, match=r"longer than 0\.5 s"):
         run("kept = 1\nimport time\nwhile True: time.sleep(0.01)", timeout_s=0.5)
     assert session.pull("kept") == [1, 1]
 

@@ -104,7 +104,7 @@ def _receive(pipes: list[Connection]) -> list[dict[str, Any]]:
         ready = multiprocessing.connection.wait(waiting, timeout=_DEADLINE_S)
         if not ready:
             raise RankFailed(f"no reply from {len(waiting)} ranks in {_DEADLINE_S} s")
-        for pipe in ready:
+        for pipe in [pipe for pipe in waiting if pipe in ready]:
             rank = pipes.index(pipe)
             try:
                 status, value = pipe.recv()

@@ -1,0 +1,248 @@
+"""The ranks that run: who they are, how they were started, how they are asked."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib.util
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+from ipyparallel import error as ipp_error
+
+from ddp_magic import errors
+from ddp_magic.core.options import StartOptions
+from ddp_magic.core.ranks import check_ranks, format_ranks
+from ddp_magic.core.status import RankStatus
+from ddp_magic.core.topology import Topology, choose_topology, rank_environment, visible_devices
+from ddp_magic.errors import SetupError, StartError, StateError
+from ddp_magic.kernel.client import StreamingClient
+from ddp_magic.kernel.cluster import LocalCluster
+from ddp_magic.kernel.devices import gpu_count
+from ddp_magic.version import __version__
+
+_JOIN_TIMEOUT_S = 120
+_CALL_TIMEOUT_S = 60
+_POLL_S = 0.1
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+@dataclass
+class World:
+    """The ranks of a session, from their start to their end.
+
+    Attributes
+    ----------
+    engines
+        The ipyparallel engine of each rank.
+    places
+        What each rank said of itself when it joined, in rank order.
+    dead
+        What is known of each rank whose process has ended.
+    """
+
+    topology: Topology
+    seed: int
+    client: StreamingClient
+    engines: Mapping[int, int]
+    places: list[dict[str, Any]] = field(default_factory=list)
+    dead: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.engines)
+
+    def rank_of(self, engine_id: int) -> int | None:
+        """Return the rank that an engine is."""
+        return next((rank for rank, engine in self.engines.items() if engine == engine_id), None)
+
+    def describe(self) -> str:
+        """Return one line: how many ranks, on what, over which backend."""
+        topology, threads = self.topology, self.topology.threads
+        ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
+        parts = [f"{ranks} on {'GPU' if topology.on_gpu else 'CPU'}, {topology.backend}"]
+        if threads is not None and not topology.on_gpu:
+            parts.append("1 thread each" if threads == 1 else f"{threads} threads each")
+        if topology.note:
+            parts.append(topology.note)
+        elif not topology.on_gpu and any(place["cuda"] for place in self.places):
+            parts.append("the GPUs are idle (--backend nccl uses them)")
+        return ", ".join(parts)
+
+    def targets(self, ranks: Iterable[int] | None) -> dict[int, int]:
+        """Return the engines of some ranks, all by default.
+
+        Raises
+        ------
+        UsageError
+            There is no such rank.
+        StateError
+            One of them has died.
+        """
+        wanted = tuple(self.engines) if ranks is None else check_ranks(ranks, self.size)
+        dead = [rank for rank in wanted if rank in self.dead]
+        if dead:
+            alive = format_ranks(rank for rank in self.engines if rank not in self.dead)
+            others = f", or use the others with -r {alive.replace(' ', '')}" if alive else ""
+            raise StateError(
+                f"Rank {format_ranks(dead)} has died.",
+                fix=f"Run `%ddp restart` to have all ranks back{others}.",
+            )
+        return {rank: self.engines[rank] for rank in sorted(wanted)}
+
+    def call(self, target: str, payload: dict[str, Any], ranks: Iterable[int] | None) -> list[Any]:
+        """Call a function on some ranks (see `core.invoke`) and return what each returned."""
+        engines = self.targets(ranks)
+        futures = [self.client.call(engine_id, target, payload) for engine_id in engines.values()]
+        concurrent.futures.wait(futures, timeout=_CALL_TIMEOUT_S)
+        for rank, future in zip(engines, futures, strict=True):
+            if not future.done():
+                raise StateError(f"Rank {rank} did not answer within {_CALL_TIMEOUT_S} s.")
+            if isinstance(future.result(), ipp_error.RemoteError):
+                raise _as_raised(future.result(), f"Rank {rank}: ")
+        return [future.result() for future in futures]
+
+    def status_of(self, rank: int, *, busy: bool, last_error: str) -> RankStatus:
+        """Return what is known of a rank without asking it."""
+        place = self.places[rank]
+        return RankStatus(
+            rank=rank,
+            pid=place["pid"],
+            host=place["host"],
+            device=place["device"],
+            state=self.dead.get(rank, "running" if busy else "ready"),
+            rss_bytes=_rss_bytes(place["pid"]),
+            last_error=last_error,
+        )
+
+
+def plan_topology(wanted: StartOptions) -> Topology:
+    """Decide on the ranks of a local session.
+
+    Raises
+    ------
+    UsageError, SetupError
+        What is wanted cannot be had here.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise SetupError(
+            f"torch is not installed in this environment ({sys.prefix}).",
+            fix="Install it: https://pytorch.org/get-started/locally",
+        )
+    visible = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count())
+    return choose_topology(
+        wanted.nproc,
+        wanted.backend,
+        gpu_count=len(visible),
+        core_count=_core_count(),
+        environ=os.environ,
+    )
+
+
+def start_world(cluster: LocalCluster, topology: Topology, wanted: StartOptions) -> World:
+    """Start engines and make them ranks; they have made a first collective when this returns.
+
+    Raises
+    ------
+    StartError
+        The ranks did not start, or did not join each other; the caller ends the cluster.
+    """
+    client = cluster.start(topology.world_size, _engine_environment(topology))
+    seed = secrets.randbelow(2**31) if wanted.seed is None else wanted.seed
+    world = World(topology, seed, client, engines=dict(enumerate(sorted(client.ids))))
+    client.on_engine_death(lambda engine_id: _note_death(world, engine_id))
+    assert cluster.folder is not None
+    payloads = _joining(topology, seed, store=str(cluster.folder / "store"))
+    world.places = _join(world, payloads)
+    return world
+
+
+def _note_death(world: World, engine_id: int) -> None:
+    rank = world.rank_of(engine_id)
+    if rank is not None:
+        world.dead[rank] = "died"
+
+
+def _engine_environment(topology: Topology) -> dict[str, str]:
+    # Nothing of a local session listens beyond loopback, whatever a cluster's profile set.
+    environment = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
+    if topology.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(topology.threads)
+    return environment
+
+
+def _joining(topology: Topology, seed: int, store: str) -> list[dict[str, Any]]:
+    """Return what each rank is told of its place."""
+    port, run_id = _free_port(), secrets.token_hex(4)
+    payloads = []
+    for rank, device in enumerate(topology.devices):
+        environment = rank_environment(
+            rank, topology.world_size, master_addr="127.0.0.1", master_port=port, run_id=run_id
+        )
+        membership = {
+            "rank": rank,
+            "local_rank": rank,
+            "world_size": topology.world_size,
+            "backend": topology.backend,
+            "device": device,
+            "store": store,
+            "threads": topology.threads,
+            "environment": environment,
+        }
+        payloads.append({"version": __version__, "seed": seed, "membership": membership})
+    return payloads
+
+
+def _join(world: World, payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    futures = [
+        world.client.call(world.engines[rank], "ddp_magic.rank.engine:join", payload)
+        for rank, payload in enumerate(payloads)
+    ]
+    deadline_s = time.monotonic() + _JOIN_TIMEOUT_S
+    pending = set(futures)
+    while pending:
+        done, pending = concurrent.futures.wait(
+            pending, timeout=_POLL_S, return_when=concurrent.futures.FIRST_COMPLETED
+        )
+        for future in done:
+            if isinstance(future.result(), ipp_error.RemoteError):
+                raise _as_raised(future.result(), "A rank could not join the others: ")
+        for rank, what in world.dead.items():
+            raise StartError(f"Rank {rank} {what} while it joined the others.")
+        if time.monotonic() > deadline_s:
+            raise StartError(f"The ranks did not join each other within {_JOIN_TIMEOUT_S} s.")
+    return [future.result() for future in futures]
+
+
+def _as_raised(error: ipp_error.RemoteError, prefix: str) -> Exception:
+    """Return a rank's error as this package's own, with the traceback if it was not one."""
+    kind = getattr(errors, error.ename, None)
+    if kind is not None:
+        return kind(prefix + error.evalue)
+    return StartError(f"{prefix}{error.ename}: {error.evalue}", context=str(error.traceback or ""))
+
+
+def _core_count() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _rss_bytes(pid: int) -> int | None:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.NoSuchProcess:
+        return None

@@ -1,0 +1,340 @@
+"""One model kept in step over all ranks.
+
+After each backward that reached the model, `Attachment.reduce` makes sure that one whole
+reduction of its gradients has taken place on this rank as on any other: it adds what this rank
+did not use, arms a reducer that was not, and builds a new one where the model has changed. On a
+rank where every parameter got its gradient, nearly always, that takes a comparison of lengths.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
+
+from ddp_magic.rank import agreement
+from ddp_magic.rank.agreement import Verdict
+from ddp_magic.rank.owners import managed_parameters
+from ddp_magic.rank.reducer import AllTrainable, Reducer
+from ddp_magic.rank.report import Report
+
+_NAMES_SHOWN = 3
+_MISSING = {
+    "unused": "took no part in this loss, so got no gradient",
+    "partly": "got no gradient on this rank, which counts as zero in the mean",
+}
+
+
+class Attachment:
+    """The parameters of one model, or of several that share some, averaged together.
+
+    It holds parameters, never the model.
+
+    Parameters
+    ----------
+    named_roots
+        The modules, with what the user calls them.
+
+    Attributes
+    ----------
+    label
+        The user's names for the modules, and their classes.
+    options
+        Keywords of `DistributedDataParallel`.
+    fired, extra
+        The parameters that got a gradient since the last reduction: those that the reducer holds,
+        and those that it does not, being frozen when it was built. Hooks append to these.
+    reduces
+        How often gradients were averaged.
+    local
+        Whether the model is this rank's alone, so that nothing is averaged.
+    """
+
+    def __init__(self, named_roots: Sequence[tuple[str, nn.Module]], report: Report) -> None:
+        self.fired: list[Tensor] = []
+        self.extra: list[Tensor] = []
+        self.reduces = 0
+        self.local = False
+        self.options: dict[str, Any] = {}
+        self._report = report
+        self._roots: list[tuple[str, weakref.ref[nn.Module]]] = []
+        self._hooks: dict[int, tuple[Tensor, RemovableHandle]] = {}
+        self._thawed: set[int] = set()
+        self._reducer: Reducer | None = None
+        self._buffers: list[tuple[dict[str, Tensor | None], str]] = []
+        self._overlap = True
+        self._announced: set[str] = set()
+        self._told: set[str] = set()
+        self.adopt(named_roots)
+
+    def __del__(self) -> None:
+        self.release()
+
+    # --- the model
+
+    def covers(self, identity: int) -> bool:
+        """Tell whether the parameter of this identity (``id``) is one of these."""
+        return identity in self._hooks or (self.local and identity in self.parameters())
+
+    def roots(self) -> list[nn.Module]:
+        """Return the modules whose parameters these are, those that are still alive."""
+        return [root for _, root in self.named_roots()]
+
+    def named_roots(self) -> list[tuple[str, nn.Module]]:
+        """Return these with the user's names for them."""
+        return [(name, root) for name, ref in self._roots if (root := ref()) is not None]
+
+    def parameters(self) -> dict[int, tuple[str, nn.Parameter]]:
+        """Return the model's present parameters by identity, but lazy and sharded ones."""
+        roots = self.roots()
+        managed = managed_parameters(roots)
+        found: dict[int, tuple[str, nn.Parameter]] = {}
+        for number, root in enumerate(roots):
+            prefix = f"{number}." if number else ""
+            for name, parameter in root.named_parameters():
+                if id(parameter) not in managed and can_train(parameter):
+                    found.setdefault(id(parameter), (prefix + name, parameter))
+        return found
+
+    def adopt(self, named_roots: Iterable[tuple[str, nn.Module]]) -> None:
+        """Take in more modules, and whatever parameters are new."""
+        present = set(map(id, self.roots()))
+        self._roots += [(name, weakref.ref(m)) for name, m in named_roots if id(m) not in present]
+        self.label = ", ".join(f"{name} ({type(m).__name__})" for name, m in self.named_roots())
+        self.drop()
+        self.watch()
+
+    # --- watching its parameters
+
+    def watch(self) -> None:
+        """Note from now on which of the model's present parameters get gradients."""
+        self._unhook()
+        if self.local:
+            return
+        members = self._reducer
+        for identity, (_, parameter) in self.parameters().items():
+            into = self.fired if members is None or identity in members else self.extra
+            with AllTrainable([parameter]):
+                # a list's own `append` as the hook: no Python frame for each gradient
+                handle = parameter.register_post_accumulate_grad_hook(into.append)
+            self._hooks[identity] = (parameter, handle)
+
+    def drop(self) -> None:
+        """Give up the reducer; the next reduction builds another."""
+        self._reducer = None
+        self._buffers = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what gradients there were."""
+        self.fired.clear()
+        self.extra.clear()
+
+    def release(self) -> None:
+        """Take everything off the parameters."""
+        self.drop()
+        self._unhook()
+
+    def wait_for_backward(self) -> None:
+        """Reduce after backward, not in it: gradients come more than once, or are used up."""
+        self._overlap = False
+
+    def _unhook(self) -> None:
+        for _, handle in self._hooks.values():
+            handle.remove()
+        self._hooks.clear()
+
+    # --- the same values on all ranks
+
+    def equalize(self) -> bool:
+        """Give all ranks rank 0's values if they differ; return whether all ranks have the model.
+
+        Raises
+        ------
+        ParityError
+            If the model's shape differs between ranks.
+        """
+        named: list[tuple[str, Tensor]] = [*self.parameters().values(), *self._named_buffers()]
+        layout = agreement.describe(named)
+        tensors = [tensor for _, tensor in named]
+        verdict = agreement.compare(self.label, layout, tensors)
+        if verdict is Verdict.MISSHAPEN:
+            agreement.refuse_misshapen(self.label, layout)
+        if verdict is Verdict.DIFFERENT:
+            agreement.broadcast(tensors)
+            self._notice("equalized", "differed between ranks; all have rank 0's values now")
+        if verdict is Verdict.LOCAL:
+            self._notice("local", "is not on every rank, so its gradients are not averaged")
+            self.release()
+            self.local = True
+        return not self.local
+
+    def _named_buffers(self) -> list[tuple[str, Tensor]]:
+        named = (item for root in self.roots() for item in root.named_buffers())
+        return [(name, buffer) for name, buffer in named if _can_be_written(buffer)]
+
+    def _share_buffers(self) -> None:
+        """Give all ranks rank 0's buffers, as DDP does, but not while a graph is pending."""
+        found = [owner.get(name) for owner, name in self._buffers]
+        buffers = [buffer for buffer in found if buffer is not None and _can_be_written(buffer)]
+        with torch.autograd._unsafe_preserve_version_counter(tuple(buffers)):
+            agreement.broadcast(buffers)
+
+    # --- reducing
+
+    def reduce(self) -> None:
+        """Let every gradient be the mean over ranks, now that a backward is through.
+
+        Raises
+        ------
+        ParityError
+            If the model's shape differs between ranks.
+        """
+        reducer = self._reducer
+        if not (
+            reducer is not None
+            and reducer.armed
+            and len(self.fired) == len(reducer.members)
+            and not self.extra
+            and reducer.is_in_place()
+        ):
+            reducer = self._catch_up()
+        self.reduces += 1
+        self.forget()
+        if reducer is not None:
+            reducer.armed = False
+            if self._buffers:
+                self._share_buffers()
+            if self._overlap:
+                reducer.arm()
+
+    def _catch_up(self) -> Reducer | None:
+        got = {id(parameter): parameter for parameter in (*self.fired, *self.extra)}
+        met = len(self.fired)
+        reducer = self._present_reducer(got)
+        if reducer is None:
+            return None
+        missing = [parameter for parameter in reducer.members if id(parameter) not in got]
+        if reducer.armed and met == len(reducer.members) - len(missing):
+            unused = reducer.finish(missing)
+        else:  # not armed in this backward, or finished in one before it that went unseen
+            reducer.arm()
+            unused = reducer.finish([*(p for i, p in got.items() if i in reducer), *missing])
+        if missing and got:
+            self._tell_missing(missing, unused)
+        return reducer
+
+    def _present_reducer(self, got: dict[int, Tensor]) -> Reducer | None:
+        """Return a reducer of the model as it is now, or None if the model is local."""
+        if self._reducer is not None and self._has_changed(self._reducer, got):
+            self._thawed.update(map(id, self.extra))
+            self.drop()
+        if self._reducer is None and self.equalize():
+            self._build()
+        return self._reducer
+
+    def _has_changed(self, reducer: Reducer, got: dict[int, Tensor]) -> bool:
+        if self.extra or not reducer.is_in_place():
+            return True
+        if not self.roots() or all(id(parameter) in got for parameter in reducer.members):
+            return False
+        return self._trainable().keys() != {id(parameter) for parameter in reducer.members}
+
+    def _trainable(self) -> dict[int, tuple[str, nn.Parameter]]:
+        """What was thawed once stays in: a GAN that freezes by turns would rebuild for ever."""
+        return {
+            identity: (name, parameter)
+            for identity, (name, parameter) in self.parameters().items()
+            if parameter.requires_grad or identity in self._thawed
+        }
+
+    def build(self) -> None:
+        """Build the reducer now, rather than at the first backward.
+
+        Raises
+        ------
+        ParityError
+            If the model's shape differs between ranks.
+        """
+        self._present_reducer({})
+
+    def _build(self) -> None:
+        roots = self.roots()
+        named = list(self._trainable().values())
+        if not named:
+            return
+        self._reducer = Reducer(named, _with_sparse_gradients(roots), self.options)
+        self._buffers = _buffer_slots(roots)
+        self.watch()
+        self.announce()
+
+    # --- what the user is told
+
+    def announce(self) -> None:
+        """Report each model, the first time."""
+        for name, root in self.named_roots():
+            if name not in self._announced:
+                self._announced.add(name)
+                self._report.did("model", f"{_title(name, root)}, {_size(root)} parameters")
+
+    def _tell_missing(self, missing: Sequence[Tensor], unused: Sequence[Tensor]) -> None:
+        cause, which = ("unused", unused) if unused else ("partly", missing)
+        if cause in self._told:
+            return
+        self._told.add(cause)
+        names = {identity: name for identity, (name, _) in self.parameters().items()}
+        listed = _listed([names[id(p)] for p in which if id(p) in names])
+        self._notice(cause, f"{listed} {_MISSING[cause]}")
+
+    def _notice(self, cause: str, text: str) -> None:
+        title = ", ".join(_title(name, root) for name, root in self.named_roots())
+        self._report.notice(f"attach:{cause}:{self.label}", f"{title}: {text}")
+
+
+def can_train(parameter: Tensor) -> bool:
+    """Leave out what is lazy, sharded, or put in place of a parameter for the moment."""
+    if is_lazy(parameter) or type(parameter).__module__.startswith("torch.distributed"):
+        return False
+    return parameter.is_leaf and (parameter.is_floating_point() or parameter.is_complex())
+
+
+def _can_be_written(buffer: Tensor) -> bool:
+    """Leave out sparse buffers, and expanded ones, where many elements are one in memory."""
+    if is_lazy(buffer) or buffer.layout is not torch.strided:
+        return False
+    return all(step or size < 2 for step, size in zip(buffer.stride(), buffer.shape, strict=True))
+
+
+def _with_sparse_gradients(roots: Iterable[nn.Module]) -> frozenset[int]:
+    layers = (part for root in roots for part in root.modules())
+    embeddings = (m for m in layers if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
+    return frozenset(id(layer.weight) for layer in embeddings if layer.sparse)
+
+
+def _buffer_slots(roots: Iterable[nn.Module]) -> list[tuple[dict[str, Tensor | None], str]]:
+    parts = (part for root in roots for part in root.modules())
+    return [(p._buffers, name) for p in parts for name, b in p._buffers.items() if b is not None]
+
+
+def _title(name: str, root: nn.Module) -> str:
+    """A class of the user's own says what the model is; one of torch's needs its name."""
+    own = not type(root).__module__.startswith("torch.")
+    return type(root).__name__ if own else f"{name} ({type(root).__name__})"
+
+
+def _size(root: nn.Module) -> str:
+    parameters = [parameter for parameter in root.parameters() if not is_lazy(parameter)]
+    total = sum(parameter.numel() for parameter in parameters)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    return f"{trained:,}" if trained == total else f"{trained:,} of {total:,}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,101 @@
+"""Tensors outside any module that are trained: ``w = torch.randn(3, requires_grad=True)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import TensorWeakRef
+
+from ddp_magic.rank import agreement
+from ddp_magic.rank.agreement import Verdict
+from ddp_magic.rank.averaging import average_gradients
+from ddp_magic.rank.report import Report
+
+
+class LooseTensors:
+    """Leaf tensors that were met together, averaged together after each backward.
+
+    It keeps none of them alive.
+
+    Attributes
+    ----------
+    fired, extra, reduces, local
+        As of an `Attachment`; nothing is ever ``extra``.
+    are_parameters
+        Whether these are ``nn.Parameter``, which says that they are to be trained.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, Tensor]], report: Report) -> None:
+        self.fired: list[Tensor] = []
+        self.extra: list[Tensor] = []
+        self.reduces = 0
+        self.local = False
+        self.are_parameters = all(isinstance(tensor, nn.Parameter) for _, tensor in named)
+        self._label = ", ".join(name for name, _ in named)
+        self._names = [name for name, _ in named]
+        self._tensors = [TensorWeakRef(tensor) for _, tensor in named]
+        self._report = report
+        self._hooks: list[RemovableHandle] = []
+        for _, tensor in named:
+            if tensor.requires_grad:
+                hook = tensor.register_post_accumulate_grad_hook(self.fired.append)
+                self._hooks.append(hook)
+
+    def alive(self) -> list[Tensor]:
+        """Return the tensors that are still there."""
+        return [tensor for ref in self._tensors if (tensor := ref()) is not None]
+
+    def covers(self, identity: int) -> bool:
+        """Tell whether the tensor of this identity is one of them."""
+        return any(id(tensor) == identity for tensor in self.alive())
+
+    def equalize(self, *, if_equal: bool = False) -> bool:
+        """Give all ranks rank 0's values; return whether these are to be averaged.
+
+        Parameters
+        ----------
+        if_equal
+            Take tensors that differ between ranks for data, not to be averaged.
+        """
+        tensors = self.alive()
+        layout = agreement.describe(list(zip(self._names, tensors, strict=False)))
+        verdict = agreement.compare(self._label, layout, tensors)
+        if verdict is Verdict.DIFFERENT and not if_equal:
+            agreement.broadcast(tensors)
+        elif verdict is not Verdict.EQUAL:
+            self.local = True
+            self.release()
+            self._notice("local", "is not the same on all ranks; its gradient is not averaged")
+        return not self.local
+
+    def reduce(self) -> None:
+        """Let every gradient be the mean over ranks."""
+        self.reduces += 1
+        self.fired.clear()
+        if not self.local:
+            average_gradients(self.alive())
+
+    def announce(self) -> None:
+        """Say that these are averaged."""
+        self._notice("averaged", "belongs to no module; its gradient is averaged over ranks")
+
+    def drop(self) -> None:
+        """Forget what gradients there were."""
+        self.fired.clear()
+
+    forget = drop
+
+    def wait_for_backward(self) -> None:
+        """These always do."""
+
+    def release(self) -> None:
+        """Take the hooks off the tensors."""
+        self.drop()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _notice(self, cause: str, text: str) -> None:
+        self._report.notice(f"loose:{cause}:{self._label}", f"`{self._label}` {text}")

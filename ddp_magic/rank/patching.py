@@ -1,0 +1,27 @@
+"""Replace attributes of other packages for a while, and put them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Patches:
+    """The replacements that one object made, undone in reverse order."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Any, str, Any, Any]] = []
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Set ``owner.name`` to ``make(original)``."""
+        original = getattr(owner, name)
+        replacement = make(original)
+        setattr(owner, name, replacement)
+        self._made.append((owner, name, original, replacement))
+
+    def undo(self) -> None:
+        """Put the originals back, where nothing else was put over the replacement since."""
+        while self._made:
+            owner, name, original, replacement = self._made.pop()
+            if getattr(owner, name) is replacement:
+                setattr(owner, name, original)

@@ -1,0 +1,150 @@
+"""What is attached on this rank, and what is left to the user."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
+from typing import TypeAlias
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_magic.rank.attachment import Attachment, can_train
+from ddp_magic.rank.loose import LooseTensors
+from ddp_magic.rank.owners import (
+    Surroundings,
+    find_owners,
+    is_managed,
+    look_around,
+    managed_parameters,
+)
+from ddp_magic.rank.report import Report
+
+Synced: TypeAlias = Attachment | LooseTensors
+
+
+class Registry:
+    """The models and tensors that are kept in step, each in one `Attachment` or `LooseTensors`.
+
+    An attachment lives as long as a module of its model; nothing here keeps a model alive.
+    Iterating gives all of them, in the order in which they were marked, the same on all ranks.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._by_root: weakref.WeakKeyDictionary[nn.Module, Attachment] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._attachments: list[weakref.ref[Attachment]] = []
+        self._loose: list[LooseTensors] = []
+        self.user_ddps: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+
+    def __iter__(self) -> Iterator[Synced]:
+        for reference in self._attachments:
+            attachment = reference()
+            if attachment is not None:
+                yield attachment
+        yield from self._loose
+
+    def mark(self, tensors: Iterable[Tensor], frame: FrameType | None) -> list[Synced]:
+        """Attach what is trained by training these tensors; return what was not attached before.
+
+        Modules met together are averaged together: on a rank that uses one of them and not
+        another, the other takes part in the reduction all the same.
+
+        Parameters
+        ----------
+        tensors
+            Leaf tensors, given to an optimizer or reached by a backward.
+        frame
+            Where the user's code is: the owners are sought from there.
+        """
+        unknown = self._unknown(tensors)
+        if not unknown:
+            return []
+        around = look_around(frame)
+        owners = find_owners({id(tensor) for tensor in unknown}, around)
+        attached: list[Synced] = [self.attach(owners)] if owners else []
+        bare = self._unknown(unknown)
+        if bare and not _has_shards(around):
+            attached += self._add_loose(bare, around)
+        return attached
+
+    def attach(self, named_roots: Sequence[tuple[str, nn.Module]]) -> Attachment:
+        """Return the one attachment of these modules, with all of their present parameters."""
+        identities = {id(p) for _, root in named_roots for p in root.parameters()}
+        shared = self._that_cover(identities)
+        for _, root in named_roots:
+            known = self._by_root.get(root)
+            if known is not None and known not in shared:
+                shared.append(known)
+        first, *others = shared or [self._add(Attachment(named_roots, self._report))]
+        named = [*named_roots, *(pair for other in others for pair in other.named_roots())]
+        for other in others:
+            other.release()
+        if shared:
+            first.adopt(named)
+        for _, root in named:
+            self._by_root[root] = first
+        return first
+
+    def _add(self, attachment: Attachment) -> Attachment:
+        self._attachments = [ref for ref in self._attachments if ref() is not None]
+        self._attachments.append(weakref.ref(attachment))
+        return attachment
+
+    def leave(self, ddp: DistributedDataParallel) -> None:
+        """Leave the parameters of a DDP that the user made to it."""
+        self.user_ddps.add(ddp)
+        identities = {id(parameter) for parameter in ddp.parameters()}
+        for attachment in self._that_cover(identities):
+            attachment.release()
+            for root in attachment.roots():
+                self._by_root.pop(root, None)
+
+    def clear(self) -> None:
+        """Take everything off all models and tensors."""
+        for synced in self:
+            synced.release()
+        self._by_root.clear()
+        self._attachments.clear()
+        self._loose.clear()
+
+    def _unknown(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        present = list(self)
+        managed = managed_parameters(list(self.user_ddps))
+        return [
+            tensor
+            for tensor in tensors
+            if id(tensor) not in managed
+            and not any(synced.covers(id(tensor)) for synced in present)
+        ]
+
+    def _that_cover(self, identities: set[int]) -> list[Attachment]:
+        return [
+            synced
+            for synced in self
+            if isinstance(synced, Attachment) and any(map(synced.covers, identities))
+        ]
+
+    def _add_loose(self, tensors: Sequence[Tensor], around: Surroundings) -> list[LooseTensors]:
+        self._loose = [loose for loose in self._loose if loose.alive()]
+        parameters = [t for t in tensors if isinstance(t, nn.Parameter) and can_train(t)]
+        plain = [t for t in tensors if not isinstance(t, nn.Parameter) and can_train(t)]
+        added = [
+            LooseTensors([(around.tensors.get(id(t), "a tensor"), t) for t in some], self._report)
+            for some in (parameters, plain)
+            if some
+        ]
+        self._loose += added
+        return added
+
+
+def _has_shards(around: Surroundings) -> bool:
+    """Tell whether FSDP is at work, whose gathered parameters are leaves of its own."""
+    return any(
+        is_managed(part) and not isinstance(part, DistributedDataParallel)
+        for _, module in around.modules.values()
+        for part in module.modules()
+    )

@@ -1,0 +1,129 @@
+"""Starting, stopping and losing ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddp_magic import CellError, Session, SetupError, StartError, StateError, UsageError
+from ddp_magic.core.lifecycle import State
+from ddp_magic.testing import RecordingView
+
+
+@pytest.fixture
+def cold() -> Iterator[Session]:
+    """Return a session that has not started; whatever it starts is stopped."""
+    session = Session(nproc=2)
+    yield session
+    session.stop()
+
+
+def test_nothing_is_left_after_stop(cold: Session) -> None:
+    cold.start()
+    folder = cold._cluster.folder
+    pids = [rank.pid for rank in cold.status().ranks]
+    assert folder is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+    cold.stop()
+    assert not folder.exists()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    cold.stop()
+    with pytest.raises(StateError):
+        cold.pull("x")
+
+
+def test_run_starts_the_ranks_and_restart_renews_them(cold: Session) -> None:
+    cold.run("x = 1", view=RecordingView())
+    before = {rank.pid for rank in cold.status().ranks}
+    cold.restart(nproc=3)
+    assert cold.world_size == 3
+    assert before.isdisjoint(rank.pid for rank in cold.status().ranks)
+    with pytest.raises(UsageError, match="no variable 'x'"):
+        cold.pull("x")
+
+
+def test_one_seed_for_all_ranks(cold: Session) -> None:
+    cold.start()
+    cold.run("import torch\ndrawn = torch.rand(3)", view=RecordingView())
+    first, second = cold.pull("drawn")
+    assert first.tolist() == second.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"nproc": 0}, UsageError, "-n/--nproc 0"),
+        ({"backend": "mpi"}, UsageError, "--backend mpi"),
+        ({"backend": "nccl"}, SetupError, "GPU"),
+    ],
+)
+def test_what_cannot_be_had_starts_nothing(
+    options: dict[str, object], error: type[Exception], words: str
+) -> None:
+    session = Session(**options)  # type: ignore[arg-type]
+    with pytest.raises(error, match=words):
+        session.start()
+    assert session._life.state is State.FAILED
+    assert not session.started
+
+
+def test_a_missing_torch_is_named(cold: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SetupError, match="torch is not installed"):
+        cold.start()
+
+
+def test_a_rank_that_ends_at_its_start_is_told(
+    cold: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('this torch is broken')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(StartError, match="this torch is broken"):
+        cold.start()
+    monkeypatch.delenv("PYTHONPATH")
+    cold.start()
+    assert cold.world_size == 2
+
+
+def test_a_killed_rank_ends_the_cell_and_the_others_live(cold: Session) -> None:
+    cold.run("kept = rank", view=RecordingView())
+    victim = cold.status().ranks[1].pid
+    with pytest.raises(CellError, match="rank 1 died"):
+        cold.run(
+            f"import os, signal\nif rank == 1: os.kill({victim}, signal.SIGKILL)",
+            view=RecordingView(),
+        )
+    assert cold.status().ranks[1].state == "died"
+    assert cold.pull("kept", ranks=0) == 0
+    with pytest.raises(StateError, match="%ddp restart"):
+        cold.run("pass", view=RecordingView())
+    cold.restart()
+    cold.run("pass", view=RecordingView())
+
+
+def test_start_twice_is_refused_with_the_story(cold: Session) -> None:
+    cold.start()
+    with pytest.raises(StateError, match="Cannot start: the ranks are ready"):
+        cold.start()
+
+
+def test_the_context_manager_stops_the_ranks() -> None:
+    with Session(nproc=1) as session:
+        (rank,) = session.status().ranks
+        process = psutil.Process(rank.pid)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_others_are_interrupted_when_a_rank_dies(cold: Session) -> None:
+    cold.start()
+    with pytest.raises(CellError, match="rank 0 died"):
+        cold.run(
+            "import os, signal, time\nif rank == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "while True: time.sleep(0.01)",
+            view=RecordingView(),
+        )

@@ -1,0 +1,90 @@
+"""A real Jupyter kernel, driven as a frontend drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+_DEADLINE_S = 90
+
+Message = dict[str, Any]
+
+
+@dataclass
+class CellOutput:
+    """What a cell left in the notebook."""
+
+    status: str = ""
+    outputs: list[Message] = field(default_factory=list)
+
+    def text(self, stream: str = "stdout") -> str:
+        """All that was printed on a stream."""
+        streams = (o for o in self.outputs if o["msg_type"] == "stream")
+        return "".join(o["content"]["text"] for o in streams if o["content"]["name"] == stream)
+
+    def data(self, mime: str) -> list[Any]:
+        """The rich outputs of one type."""
+        bundles = [o["content"]["data"] for o in self.outputs if "data" in o["content"]]
+        return [bundle[mime] for bundle in bundles if mime in bundle]
+
+    @property
+    def error(self) -> Message:
+        """The error's content."""
+        return next(o["content"] for o in self.outputs if o["msg_type"] == "error")
+
+
+class Notebook:
+    """Runs cells in a kernel of its own."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager = manager
+        self._client = client
+
+    def run(self, source: str, on_output: Callable[[Message], None] | None = None) -> CellOutput:
+        """Run a cell to its end; ``on_output`` sees each output as it comes."""
+        output = CellOutput()
+
+        def keep(message: Message) -> None:
+            if message["msg_type"] in (
+                "stream",
+                "display_data",
+                "execute_result",
+                "error",
+                "update_display_data",
+            ):
+                output.outputs.append(message)
+                if on_output is not None:
+                    on_output(message)
+
+        reply = self._client.execute_interactive(
+            source, timeout=_DEADLINE_S, output_hook=keep, allow_stdin=False
+        )
+        output.status = reply["content"]["status"]
+        return output
+
+    def interrupt(self) -> None:
+        """Press Stop."""
+        self.manager.interrupt_kernel()
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Notebook]:
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=_DEADLINE_S)
+        notebook = Notebook(manager, client)
+        assert notebook.run("%load_ext ddp_magic").status == "ok"
+        assert notebook.run("%ddp status").data("text/plain") == ["no ranks have been started"]
+        assert notebook.run("%ddp start -n 2 --seed 1").status == "ok"
+        yield notebook
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()

@@ -1,0 +1,153 @@
+"""The magics as a person at a notebook meets them."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from tests.notebook.conftest import Message, Notebook
+
+
+def test_status_is_one_table(notebook: Notebook) -> None:
+    output = notebook.run("%ddp status")
+    (status,) = output.data("text/plain")
+    assert status.startswith("the ranks are ready: 2 ranks, gloo, seed 1")
+    (table,) = output.data("text/html")
+    assert table.count("<tr>") == 3
+
+
+def test_starting_again_says_that_they_run(notebook: Notebook) -> None:
+    assert "2 ranks on CPU, gloo" in notebook.run("%ddp start").text()
+
+
+def test_a_cell_prints_and_leaves_no_panel(notebook: Notebook) -> None:
+    output = notebook.run("%%ddp\nprint('hello from', rank)")
+    assert output.text() == "hello from 0\n[rank 1] hello from 1\n"
+    assert [o["msg_type"] for o in output.outputs] == ["stream"] * len(output.outputs)
+
+
+def test_output_streams_while_the_cell_runs(notebook: Notebook) -> None:
+    """The first line is seen, and answered, before the cell goes on."""
+    notebook.run(
+        "%%ddp\nimport pathlib, tempfile, time\n"
+        "flag = pathlib.Path(ddp.gather(tempfile.mktemp())[0])"
+    )
+    flag = (
+        notebook.run(
+            "get_ipython().magics_manager.registry['DdpMagics'].session"
+            ".pull('flag', ranks=0).as_posix()"
+        )
+        .data("text/plain")[0]
+        .strip("'")
+    )
+
+    def answer(message: Message) -> None:
+        if "first" in message["content"].get("text", ""):
+            open(flag, "w").close()
+
+    output = notebook.run(
+        "%%ddp\nprint('first')\nwhile not flag.exists(): time.sleep(0.01)\n"
+        "ddp.barrier()\nddp.print('second')\nflag.unlink(missing_ok=True)",
+        on_output=answer,
+    )
+    assert output.text() == "first\nsecond\n"
+
+
+def test_a_failing_cell_fails_like_any_cell(notebook: Notebook) -> None:
+    output = notebook.run("%%ddp\n\n1 / 0")
+    assert output.status == "error"
+    assert output.error["ename"] == "CellError"
+    assert output.error["evalue"] == "ZeroDivisionError: division by zero (both ranks)"
+    traceback = "\n".join(output.error["traceback"])
+    assert "line 3" in traceback
+    assert "ddp_magic/" not in traceback
+
+
+def test_a_syntax_error_is_shown_with_its_line_alone(notebook: Notebook) -> None:
+    output = notebook.run("%%ddp\nx = 1\ndef f(:")
+    traceback = "\n".join(output.error["traceback"])
+    assert "line 3" in traceback
+    assert "def f(:" in traceback
+    assert "SyntaxError: invalid syntax" in traceback
+    assert "interactiveshell" not in traceback
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("%%ddp -r 5\n1", "-r/--ranks 5: there is no rank 5"),
+        ("%%ddp -r 2-\n1", "-r/--ranks 2-"),
+        ("%%ddp -r a\n1", "-r/--ranks a"),
+        ("%%ddp -n 0\n1", "-n/--nproc 0"),
+        ("%%ddp -n 3\n1", "%ddp restart -n 3"),
+        ("%%ddp --no-wrp\n1", "did you mean --no-wrap?"),
+        ("%%ddp --batch all\n1", "--batch all"),
+        ("%ddp sttus", "did you mean status?"),
+    ],
+)
+def test_bad_options_name_the_option_and_the_fix(notebook: Notebook, cell: str, words: str) -> None:
+    output = notebook.run(cell)
+    assert output.status == "error"
+    assert words in output.error["evalue"]
+    assert notebook.run("%%ddp\nprint('works')").text() == "works\n"
+
+
+def test_stop_interrupts_the_cell_and_keeps_the_variables(notebook: Notebook) -> None:
+    def stop(message: Message) -> None:
+        if "begun" in message["content"].get("text", ""):
+            notebook.interrupt()
+
+    output = notebook.run(
+        "%%ddp\nimport time\nkept = 'kept'\nprint('begun', flush=True)\n"
+        "while True: time.sleep(0.01)",
+        on_output=stop,
+    )
+    assert output.status == "error"
+    assert output.error["ename"] == "CellInterrupted"
+    assert "line 5" in "\n".join(output.error["traceback"])
+    assert notebook.run("%%ddp\nprint(kept)").text() == "kept\n"
+
+
+def test_display_of_a_rank_is_shown_in_the_cell(notebook: Notebook) -> None:
+    output = notebook.run("%%ddp\nfrom IPython.display import HTML\nHTML('<b>hello</b>')")
+    assert output.data("text/html") == ["<b>hello</b>"]
+
+
+def test_help_reads_well(notebook: Notebook) -> None:
+    assert "%ddp restart" in notebook.run("%ddp").text()
+    assert "--no-shard" in notebook.run("%ddp").text()
+    assert "--no-shard" in notebook.run("%%ddp -h\n1").text()
+    assert "--seed" in notebook.run("%ddp start -h").text()
+
+
+def test_restart_and_stop(notebook: Notebook) -> None:
+    notebook.run("%%ddp\nx = 1")
+    assert "2 ranks" in notebook.run("%ddp restart").data("text/plain")[0]
+    assert "NameError" in notebook.run("%%ddp\nx").error["evalue"]
+    assert notebook.run("%ddp stop").status == "ok"
+    assert notebook.run("%ddp status").data("text/plain") == ["the ranks have been stopped"]
+
+
+def test_unloading_removes_everything(notebook: Notebook) -> None:
+    notebook.run("%%ddp -n 1\nx = 1")
+    assert notebook.run("%unload_ext ddp_magic").status == "ok"
+    left = notebook.run("import psutil\nprint(psutil.Process().children(recursive=True))")
+    assert left.text() == "[]\n"
+    assert notebook.run("%ddp status").status == "error"
+    assert notebook.run("%load_ext ddp_magic").status == "ok"
+
+
+def test_the_kernel_never_imports_torch(notebook: Notebook) -> None:
+    notebook.run("%%ddp -n 1\nimport torch\ntorch.ones(1)")
+    assert notebook.run("import sys\nprint('torch' in sys.modules)").text() == "False\n"
+    notebook.run("%ddp stop")
+
+
+def test_run_all_stops_at_a_failing_cell() -> None:
+    cells = ["%load_ext ddp_magic", "%%ddp -n 1\nraise ValueError('here')", "print('not reached')"]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    with pytest.raises(CellExecutionError, match="ValueError: here"):
+        NotebookClient(nb, timeout=90, kernel_name="python3").execute()
+    assert nb.cells[2].outputs == []
