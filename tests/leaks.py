@@ -157,9 +157,12 @@ def _is_helper(pid: int) -> bool:
 def _describe(pid: int) -> str:
     try:
         process = psutil.Process(pid)
-        return f"{pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
-    except psutil.Error:
-        return str(pid)
+        about = f"{pid} ({process.status()}, child of {process.ppid()}): {process.name()}"
+        return f"{about} {' '.join(process.cmdline())[:200]}"
+    except psutil.ZombieProcess:
+        return f"{about}, not waited for"
+    except psutil.NoSuchProcess:
+        return f"{pid}, which has just ended"
 
 
 def _counts(thread: threading.Thread) -> bool:

@@ -16,6 +16,7 @@ from traitlets.config import Config
 
 from ddp_magic.errors import StartError
 from ddp_magic.kernel.client import StreamingClient
+from ddp_magic.kernel.processes import end_processes
 
 _REGISTRATION_TIMEOUT_S = 60
 _CLUSTER_ID = "session"  # unique within its own private folder
@@ -70,15 +71,30 @@ class LocalCluster:
             raise StartError(f"The ranks did not start: {error}", context=tail) from error
         return self.client
 
-    def stop(self) -> None:
-        """End the processes and remove the folder; safe to call at any time, more than once."""
+    def stop(self, term_grace_s: float = 0.5) -> None:
+        """End the processes and remove the folder; safe to call at any time, more than once.
+
+        Parameters
+        ----------
+        term_grace_s
+            How long the processes have to end by themselves.
+        """
         if self.client is not None:
             self.client.close(linger=0)
         if self._cluster is not None:
+            end_processes(self._roots(), term_grace_s)
             self._cluster.stop_cluster_sync()
         if self.folder is not None:
             shutil.rmtree(self.folder)
         self.client = self._cluster = self.folder = None
+
+    def _roots(self) -> list[int]:
+        """Return the processes that were started here; theirs are below them."""
+        assert self._cluster is not None
+        launchers = [self._cluster.controller]
+        for engines in self._cluster.engines.values():
+            launchers += getattr(engines, "launchers", {}).values()
+        return [one.pid for one in launchers if one is not None and one.pid > 0]
 
     def _make(self, nproc: int, environment: Mapping[str, str]) -> ipyparallel.Cluster:
         assert self.folder is not None
@@ -94,6 +110,7 @@ class LocalCluster:
             controller_args=_CONTROLLER_ARGS,
             delay=0,
             load_profile=False,
+            shutdown_atexit=False,  # the session ends it, faster
             config=config,
             log=_silent_log(),
         )

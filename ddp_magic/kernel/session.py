@@ -56,7 +56,8 @@ class Session:
         self._life = Lifecycle()
         self._life_lock = threading.RLock()
         self._cluster = LocalCluster()
-        self._finalizer = weakref.finalize(self, self._cluster.stop)
+        # When this process ends it may be given a few seconds only, so nothing is waited for.
+        self._finalizer = weakref.finalize(self, self._cluster.stop, term_grace_s=0)
         self._world: World | None = None
         self._last_errors: dict[int, str] = {}
         self._run: CellRun | None = None

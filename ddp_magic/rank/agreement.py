@@ -45,7 +45,7 @@ def compare(label: str, layout: Sequence[str], tensors: Sequence[Tensor]) -> Ver
     tensors
         The values.
     """
-    mine = [_crc(label), _crc("\n".join(layout)), checksum(tensors)]
+    mine = [text_checksum(label), text_checksum("\n".join(layout)), checksum(tensors)]
     while True:
         rows = _gather(mine)
         labels = [row[0] for row in rows]
@@ -86,10 +86,15 @@ def describe(named: Sequence[tuple[str, Tensor]]) -> list[str]:
     return [f"{name} {tuple(t.shape)} {t.stride()} {t.dtype} {t.device.type}" for name, t in named]
 
 
+def text_checksum(text: str) -> int:
+    """Return a number that is the same for the same text in every process."""
+    return zlib.crc32(text.encode())
+
+
 def checksum(tensors: Sequence[Tensor]) -> int:
     """Return a number that tells whether tensors are bitwise equal (an order-blind sum each)."""
     sums = [int(_as_integers(tensor).sum(dtype=torch.int64)) for tensor in tensors]
-    return _crc(repr(sums))
+    return text_checksum(repr(sums))
 
 
 def broadcast(tensors: Sequence[Tensor]) -> None:
@@ -130,7 +135,3 @@ def _as_integers(tensor: Tensor) -> Tensor:
 
 def _at(lines: Sequence[str], index: int) -> str:
     return f"'{lines[index]}'" if index < len(lines) else "nothing more"
-
-
-def _crc(text: str) -> int:
-    return zlib.crc32(text.encode())

@@ -18,7 +18,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -44,25 +43,13 @@ from ddp_magic.rank.owners import is_managed, look_around, user_frame
 from ddp_magic.rank.patching import Patches
 from ddp_magic.rank.reducer import Holder
 from ddp_magic.rank.registry import Registry, Synced
+from ddp_magic.rank.rejoin import rejoin
 from ddp_magic.rank.report import Report
 from ddp_magic.rank.sites import Sites
+from ddp_magic.rank.steps import Arguments, Steps, with_mean_loss
 
 # What these would allow works without them; devices are those of the parameters.
 _NEEDLESS = {"find_unused_parameters", "static_graph", "broadcast_buffers", "device_ids"}
-
-
-@dataclass
-class _Watch:
-    """What an optimizer steps, and how often that had been averaged at its last step."""
-
-    synced: Synced
-    reduces: int
-
-
-@dataclass
-class _Steps:
-    size: int
-    watches: list[_Watch]
 
 
 class Attacher:
@@ -78,7 +65,7 @@ class Attacher:
         self._report = report
         self._registry = Registry(report)
         self._sites = Sites()
-        self._steps: weakref.WeakKeyDictionary[Optimizer, _Steps] = weakref.WeakKeyDictionary()
+        self._steps = Steps(self._registry)
         self._checked: weakref.WeakKeyDictionary[Attachment, int] = weakref.WeakKeyDictionary()
         self._patches = Patches()
         self._hooks: list[RemovableHandle] = []
@@ -125,15 +112,21 @@ class Attacher:
         self._steps.clear()
 
     def on_new_group(self) -> None:
-        """Build all reducers anew, on the process group that there is now.
-
-        To be called on every rank after the group was rebuilt, and after a cell that failed on
-        some rank: a backward may have stopped half way there.
-        """
+        """Take up the process group that there is now: reducers are built anew on it."""
         self._alone = dist.get_world_size() == 1
         self._drop_all()
         for ddp in list(self._registry.user_ddps):
             ddp._update_process_group(dist.group.WORLD)
+
+    def resync(self) -> None:
+        """Bring the ranks together again, after they did not all run the same cells to the end.
+
+        A collective, for all ranks, before a cell that follows one which failed, or ran on some
+        ranks only, or with `active` off. What all ranks have, and differs, gets rank 0's values.
+        """
+        self._drop_all()
+        if not self._alone:
+            rejoin(self._registry, self._steps)
 
     def wrap(self, model: nn.Module, **ddp_kwargs: Any) -> nn.Module:
         """Attach a model now, with options of `DistributedDataParallel`; return the model itself.
@@ -220,20 +213,12 @@ class Attacher:
 
         return init
 
-    def _enter(self, optimizer: Optimizer, frame: FrameType | None) -> _Steps:
-        """Mark what an optimizer trains, and watch that it is averaged between its steps."""
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for synced in self._registry.mark(parameters, frame):
+    def _enter(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+        """Mark what an optimizer trains, and make it equal on all ranks."""
+        for synced in self._steps.enter(optimizer, frame):
             if not self._alone and synced.equalize() and isinstance(synced, LooseTensors):
                 synced.announce()
-        identities = [id(parameter) for parameter in parameters]
-        watches = [
-            _Watch(synced, synced.reduces)
-            for synced in self._registry
-            if not synced.local and any(map(synced.covers, identities))
-        ]
-        self._steps[optimizer] = steps = _Steps(len(parameters), watches)
-        return steps
+            synced.took_values = False  # the optimizer is new, and has no state yet
 
     # --- backward
 
@@ -289,6 +274,8 @@ class Attacher:
         if self._nested:
             synced.wait_for_backward()
         synced.reduce()
+        if synced.took_values:
+            self._steps.share_state(synced)
 
     def _forget_all(self) -> None:
         for synced in self._registry:
@@ -304,49 +291,22 @@ class Attacher:
 
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    ) -> Arguments | None:
         """Average what this step will use, where no backward since the last one has done so."""
         if self._alone or not self.active:
             return None
-        steps = self._steps.get(optimizer)
-        if steps is None or steps.size != sum(len(g["params"]) for g in optimizer.param_groups):
-            steps = self._enter(optimizer, sys._getframe(1))
+        if not self._steps.knows(optimizer):
+            self._enter(optimizer, sys._getframe(1))
         if self._in_backward:
-            self._average_in_backward(optimizer, steps)
+            self._average_in_backward(optimizer)
             return None
-        for watch in steps.watches:
-            synced = watch.synced
-            if synced.reduces == watch.reduces or synced.fired or synced.extra:
-                synced.reduce()
-            watch.reduces = synced.reduces
-        return _with_mean_loss(optimizer, args, kwargs) if steps.watches else None
+        for synced in self._steps.pending(optimizer):
+            self._reduce(synced)
+        return with_mean_loss(optimizer, args, kwargs)
 
-    def _average_in_backward(self, optimizer: Optimizer, steps: _Steps) -> None:
-        """Step in a hook of a gradient: the reducer will only find what was used and cleared."""
+    def _average_in_backward(self, optimizer: Optimizer) -> None:
+        """It steps in a gradient's hook: reducers will only find what was used and cleared."""
         parameters: list[Tensor] = [p for g in optimizer.param_groups for p in g["params"]]
         average_gradients([p for p in parameters if p.grad is not None])
-        for watch in steps.watches:
-            watch.synced.wait_for_backward()
-
-
-def _with_mean_loss(
-    optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Let a line search see the loss of the whole batch, or the ranks would part in it."""
-    closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    ignores_loss = type(optimizer).__module__.startswith("torch.optim.")
-    if closure is None or (ignores_loss and not isinstance(optimizer, torch.optim.LBFGS)):
-        return None
-
-    @functools.wraps(closure)
-    def mean_loss() -> Any:
-        loss = closure()
-        if not isinstance(loss, Tensor):
-            loss = torch.tensor(float(loss))
-        mean = loss.detach() / dist.get_world_size()
-        dist.all_reduce(mean)
-        return mean
-
-    if len(args) > 1:
-        return (args[0], mean_loss, *args[2:]), kwargs
-    return args, {**kwargs, "closure": mean_loss}
+        for synced in self._steps.stepped_by(optimizer):
+            synced.wait_for_backward()

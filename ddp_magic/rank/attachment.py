@@ -53,6 +53,8 @@ class Attachment:
         How often gradients were averaged.
     local
         Whether the model is this rank's alone, so that nothing is averaged.
+    took_values
+        Whether values were taken over from rank 0, so that the optimizers' states may differ too.
     """
 
     def __init__(self, named_roots: Sequence[tuple[str, nn.Module]], report: Report) -> None:
@@ -60,13 +62,14 @@ class Attachment:
         self.extra: list[Tensor] = []
         self.reduces = 0
         self.local = False
+        self.took_values = False
         self.options: dict[str, Any] = {}
         self._report = report
         self._roots: list[tuple[str, weakref.ref[nn.Module]]] = []
         self._hooks: dict[int, tuple[Tensor, RemovableHandle]] = {}
         self._thawed: set[int] = set()
         self._reducer: Reducer | None = None
-        self._buffers: list[tuple[dict[str, Tensor | None], str]] = []
+        self._buffer_slots: list[tuple[dict[str, Tensor | None], str]] = []
         self._overlap = True
         self._announced: set[str] = set()
         self._told: set[str] = set()
@@ -127,7 +130,7 @@ class Attachment:
     def drop(self) -> None:
         """Give up the reducer; the next reduction builds another."""
         self._reducer = None
-        self._buffers = []
+        self._buffer_slots = []
         self.forget()
 
     def forget(self) -> None:
@@ -159,31 +162,45 @@ class Attachment:
         ParityError
             If the model's shape differs between ranks.
         """
-        named: list[tuple[str, Tensor]] = [*self.parameters().values(), *self._named_buffers()]
-        layout = agreement.describe(named)
-        tensors = [tensor for _, tensor in named]
-        verdict = agreement.compare(self.label, layout, tensors)
+        verdict = agreement.compare(self.label, self.layout(), self.values())
         if verdict is Verdict.MISSHAPEN:
-            agreement.refuse_misshapen(self.label, layout)
-        if verdict is Verdict.DIFFERENT:
-            agreement.broadcast(tensors)
-            self._notice("equalized", "differed between ranks; all have rank 0's values now")
+            agreement.refuse_misshapen(self.label, self.layout())
         if verdict is Verdict.LOCAL:
             self._notice("local", "is not on every rank, so its gradients are not averaged")
             self.release()
             self.local = True
-        return not self.local
+            return False
+        if verdict is Verdict.DIFFERENT:
+            self.take_values()
+        self.share_buffers()
+        return True
 
-    def _named_buffers(self) -> list[tuple[str, Tensor]]:
+    def layout(self) -> list[str]:
+        """Return a line for each tensor of the model: what has to be alike on all ranks."""
+        return agreement.describe([*self.parameters().values(), *self._buffers()])
+
+    def values(self) -> list[Tensor]:
+        """Return what has to be equal on all ranks as a step begins."""
+        return [parameter for _, parameter in self.parameters().values()]
+
+    def take_values(self) -> None:
+        """Give all ranks the parameters of rank 0; a collective."""
+        agreement.broadcast(self.values())
+        self.took_values = True
+        self._notice("equalized", "differed between ranks; all have rank 0's values now")
+
+    def _buffers(self) -> list[tuple[str, Tensor]]:
         named = (item for root in self.roots() for item in root.named_buffers())
         return [(name, buffer) for name, buffer in named if _can_be_written(buffer)]
 
-    def _share_buffers(self) -> None:
-        """Give all ranks rank 0's buffers, as DDP does, but not while a graph is pending."""
-        found = [owner.get(name) for owner, name in self._buffers]
+    def share_buffers(self) -> None:
+        """Give all ranks rank 0's buffers, as DDP does, but never while a backward is to come."""
+        slots = self._buffer_slots if self._reducer else _buffer_slots(self.roots())
+        found = [owner.get(name) for owner, name in slots]
         buffers = [buffer for buffer in found if buffer is not None and _can_be_written(buffer)]
-        with torch.autograd._unsafe_preserve_version_counter(tuple(buffers)):
-            agreement.broadcast(buffers)
+        if buffers:
+            with torch.autograd._unsafe_preserve_version_counter(tuple(buffers)):
+                agreement.broadcast(buffers)
 
     # --- reducing
 
@@ -208,8 +225,8 @@ class Attachment:
         self.forget()
         if reducer is not None:
             reducer.armed = False
-            if self._buffers:
-                self._share_buffers()
+            if self._buffer_slots:
+                self.share_buffers()
             if self._overlap:
                 reducer.arm()
 
@@ -234,7 +251,7 @@ class Attachment:
         if self._reducer is not None and self._has_changed(self._reducer, got):
             self._thawed.update(map(id, self.extra))
             self.drop()
-        if self._reducer is None and self.equalize():
+        if self._reducer is None and not self.local and self.equalize():
             self._build()
         return self._reducer
 
@@ -269,7 +286,7 @@ class Attachment:
         if not named:
             return
         self._reducer = Reducer(named, _with_sparse_gradients(roots), self.options)
-        self._buffers = _buffer_slots(roots)
+        self._buffer_slots = _buffer_slots(roots)
         self.watch()
         self.announce()
 

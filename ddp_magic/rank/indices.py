@@ -73,7 +73,7 @@ class LoaderState:
     Attributes
     ----------
     alone
-        Left as it is: it divides its data by rank itself, or was made under ``--no-shard``.
+        Left as it is: its data are divided by rank already, or it was made under ``--no-shard``.
     trains
         Training happened between its batches.
     data_alike
@@ -138,8 +138,7 @@ class ShardedIndices:
         plan = self.owner.plan(self.state)
         if plan is None:
             return iter(self.inner)
-        source = self._source(plan)
-        indices = iter(source)  # now: a sampler may draw its random numbers here
+        indices = iter(self._source(plan))  # now: a sampler may draw its random numbers here
         return self._indices(plan, indices)
 
     def __len__(self) -> int:
@@ -166,7 +165,7 @@ class ShardedIndices:
         if order is Order.FIXED and plan.batch == "global" and not self.state.trains:
             return (yield from self._once_it_trains(plan, indices))
         if not self.owner.data_alike(self.state, self.dataset):
-            return (yield from indices)
+            return (yield from self.inner)
         yield from self._checked(plan, self._agreed(order, indices))
 
     def _once_it_trains(self, plan: Pass, indices: Iterator[Any]) -> Iterator[Any]:

@@ -113,7 +113,8 @@ class LoaderSharder:
         """Return whether all ranks hold the same data (a collective, the first time)."""
         if state.data_alike is None:
             state.data_alike = alike_on_all_ranks(describe(dataset))
-        if not state.data_alike:
+            state.alone = not state.data_alike
+        if state.alone:
             self.report.notice(
                 "loader-data-differs",
                 f"The ranks hold different data ({type(dataset).__name__}): taken as divided by "

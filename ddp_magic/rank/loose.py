@@ -21,7 +21,7 @@ class LooseTensors:
 
     Attributes
     ----------
-    fired, extra, reduces, local
+    label, fired, extra, reduces, local, took_values
         As of an `Attachment`; nothing is ever ``extra``.
     are_parameters
         Whether these are ``nn.Parameter``, which says that they are to be trained.
@@ -32,8 +32,9 @@ class LooseTensors:
         self.extra: list[Tensor] = []
         self.reduces = 0
         self.local = False
+        self.took_values = False
         self.are_parameters = all(isinstance(tensor, nn.Parameter) for _, tensor in named)
-        self._label = ", ".join(name for name, _ in named)
+        self.label = ", ".join(name for name, _ in named)
         self._names = [name for name, _ in named]
         self._tensors = [TensorWeakRef(tensor) for _, tensor in named]
         self._report = report
@@ -43,13 +44,13 @@ class LooseTensors:
                 hook = tensor.register_post_accumulate_grad_hook(self.fired.append)
                 self._hooks.append(hook)
 
-    def alive(self) -> list[Tensor]:
+    def values(self) -> list[Tensor]:
         """Return the tensors that are still there."""
         return [tensor for ref in self._tensors if (tensor := ref()) is not None]
 
     def covers(self, identity: int) -> bool:
         """Tell whether the tensor of this identity is one of them."""
-        return any(id(tensor) == identity for tensor in self.alive())
+        return any(id(tensor) == identity for tensor in self.values())
 
     def equalize(self, *, if_equal: bool = False) -> bool:
         """Give all ranks rank 0's values; return whether these are to be averaged.
@@ -59,23 +60,30 @@ class LooseTensors:
         if_equal
             Take tensors that differ between ranks for data, not to be averaged.
         """
-        tensors = self.alive()
-        layout = agreement.describe(list(zip(self._names, tensors, strict=False)))
-        verdict = agreement.compare(self._label, layout, tensors)
+        verdict = agreement.compare(self.label, self.layout(), self.values())
         if verdict is Verdict.DIFFERENT and not if_equal:
-            agreement.broadcast(tensors)
+            self.take_values()
         elif verdict is not Verdict.EQUAL:
             self.local = True
             self.release()
             self._notice("local", "is not the same on all ranks; its gradient is not averaged")
         return not self.local
 
+    def layout(self) -> list[str]:
+        """Return a line for each tensor: what has to be alike on all ranks."""
+        return agreement.describe(list(zip(self._names, self.values(), strict=False)))
+
+    def take_values(self) -> None:
+        """Give all ranks the values of rank 0; a collective."""
+        agreement.broadcast(self.values())
+        self.took_values = True
+
     def reduce(self) -> None:
         """Let every gradient be the mean over ranks."""
         self.reduces += 1
         self.fired.clear()
         if not self.local:
-            average_gradients(self.alive())
+            average_gradients(self.values())
 
     def announce(self) -> None:
         """Say that these are averaged."""
@@ -98,4 +106,4 @@ class LooseTensors:
         self._hooks.clear()
 
     def _notice(self, cause: str, text: str) -> None:
-        self._report.notice(f"loose:{cause}:{self._label}", f"`{self._label}` {text}")
+        self._report.notice(f"loose:{cause}:{self.label}", f"`{self.label}` {text}")

@@ -13,15 +13,14 @@ class Patches:
         self._made: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Set ``owner.name`` to ``make(original)``."""
-        original = getattr(owner, name)
-        replacement = make(original)
-        setattr(owner, name, replacement)
-        self._made.append((owner, name, original, replacement))
+        """Set ``owner.name``, of a module or class, to ``make(original)``."""
+        original = vars(owner)[name]
+        setattr(owner, name, make(getattr(owner, name)))
+        self._made.append((owner, name, original, vars(owner)[name]))
 
     def undo(self) -> None:
         """Put the originals back, where nothing else was put over the replacement since."""
         while self._made:
             owner, name, original, replacement = self._made.pop()
-            if getattr(owner, name) is replacement:
+            if vars(owner)[name] is replacement:
                 setattr(owner, name, original)

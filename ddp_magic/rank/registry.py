@@ -129,7 +129,7 @@ class Registry:
         ]
 
     def _add_loose(self, tensors: Sequence[Tensor], around: Surroundings) -> list[LooseTensors]:
-        self._loose = [loose for loose in self._loose if loose.alive()]
+        self._loose = [loose for loose in self._loose if loose.values()]
         parameters = [t for t in tensors if isinstance(t, nn.Parameter) and can_train(t)]
         plain = [t for t in tensors if not isinstance(t, nn.Parameter) and can_train(t)]
         added = [

@@ -20,7 +20,7 @@ class _Site:
     def is_current(self, generation: int) -> bool:
         """Tell whether no parameter was made, and no tensor went, since the graph was walked."""
         return self.generation == generation and (
-            not self.loose or all(len(loose.alive()) == size for loose, size in self.loose)
+            not self.loose or all(len(loose.values()) == size for loose, size in self.loose)
         )
 
 
@@ -39,6 +39,6 @@ class Sites:
         """Note that the graph at this call was walked now, and the loose tensors met."""
         if len(self._sites) >= _KEPT:
             self._sites.clear()
-        sizes = tuple((some, len(some.alive())) for some in loose)
+        sizes = tuple((some, len(some.values())) for some in loose)
         key = (id(frame.f_code), frame.f_lasti)
         self._sites[key] = _Site(frame.f_code, generation, sizes)

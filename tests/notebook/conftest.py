@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,8 +73,23 @@ class Notebook:
         self.manager.interrupt_kernel()
 
 
+@pytest.fixture
+def cold_notebook() -> Iterator[Notebook]:
+    """A kernel of the test's own, with the extension loaded and no ranks started."""
+    with _kernel() as notebook:
+        yield notebook
+
+
 @pytest.fixture(scope="module")
 def notebook() -> Iterator[Notebook]:
+    """A kernel with two ranks, shared by the tests of a module."""
+    with _kernel() as notebook:
+        assert notebook.run("%ddp start -n 2 --seed 1").status == "ok"
+        yield notebook
+
+
+@contextmanager
+def _kernel() -> Iterator[Notebook]:
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel()
     client = manager.blocking_client()
@@ -82,8 +98,6 @@ def notebook() -> Iterator[Notebook]:
         client.wait_for_ready(timeout=_DEADLINE_S)
         notebook = Notebook(manager, client)
         assert notebook.run("%load_ext ddp_magic").status == "ok"
-        assert notebook.run("%ddp status").data("text/plain") == ["no ranks have been started"]
-        assert notebook.run("%ddp start -n 2 --seed 1").status == "ok"
         yield notebook
     finally:
         client.stop_channels()

@@ -122,27 +122,23 @@ def test_help_reads_well(notebook: Notebook) -> None:
     assert "--seed" in notebook.run("%ddp start -h").text()
 
 
-def test_restart_and_stop(notebook: Notebook) -> None:
-    notebook.run("%%ddp\nx = 1")
-    assert "2 ranks" in notebook.run("%ddp restart").data("text/plain")[0]
+def test_the_whole_life(cold_notebook: Notebook) -> None:
+    """Start by a cell, restart, unload with ranks running, load again, stop."""
+    notebook = cold_notebook
+    assert notebook.run("%ddp status").data("text/plain") == ["no ranks have been started"]
+    started = notebook.run("%%ddp -n 1\nimport torch\nx = torch.ones(1)")
+    assert "1 rank on CPU, gloo" in started.data("text/plain")[0]
+    assert notebook.run("import sys\nprint('torch' in sys.modules)").text() == "False\n"
+    assert "1 rank on CPU" in notebook.run("%ddp restart").data("text/plain")[0]
     assert "NameError" in notebook.run("%%ddp\nx").error["evalue"]
-    assert notebook.run("%ddp stop").status == "ok"
-    assert notebook.run("%ddp status").data("text/plain") == ["the ranks have been stopped"]
-
-
-def test_unloading_removes_everything(notebook: Notebook) -> None:
-    notebook.run("%%ddp -n 1\nx = 1")
     assert notebook.run("%unload_ext ddp_magic").status == "ok"
     left = notebook.run("import psutil\nprint(psutil.Process().children(recursive=True))")
     assert left.text() == "[]\n"
     assert notebook.run("%ddp status").status == "error"
     assert notebook.run("%load_ext ddp_magic").status == "ok"
-
-
-def test_the_kernel_never_imports_torch(notebook: Notebook) -> None:
-    notebook.run("%%ddp -n 1\nimport torch\ntorch.ones(1)")
-    assert notebook.run("import sys\nprint('torch' in sys.modules)").text() == "False\n"
-    notebook.run("%ddp stop")
+    notebook.run("%ddp start -n 1")
+    assert notebook.run("%ddp stop").status == "ok"
+    assert notebook.run("%ddp status").data("text/plain") == ["the ranks have been stopped"]
 
 
 def test_run_all_stops_at_a_failing_cell() -> None:

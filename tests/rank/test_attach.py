@@ -865,19 +865,35 @@ def test_inactive_nothing_is_done_and_later_all_is_equal_again() -> None:
         2,
         NET + "net = Net(); opt = torch.optim.SGD(net.parameters(), 0.1)" + SGD_LOOP,
         """
-attacher().active = False
 if rank == 0:  # a cell on a subset of ranks: no collective may be issued
+    attacher().active = False
     for _ in range(3):
         opt.zero_grad(); net(x).sum().backward(); opt.step()
     other = Net(); optimizer = torch.optim.SGD(other.parameters(), 0.1); other(x).sum().backward(); optimizer.step()
 kept = len(attacher()._registry._attachments), sum(len(a.fired) for a in attacher()._registry)
 attacher().active = True
 """,
+        "attacher().resync()",
         SGD_LOOP,
         collect=("kept",),
     )
     assert found[0]["kept"] == (1, 0)
     assert notices(found) == ["Net: differed between ranks; all have rank 0's values now"]
+
+
+def test_after_rank_0_trained_alone_all_have_its_optimizer_state() -> None:
+    """Rank 0's model and moments are the ones that one process would have had."""
+    setup = NET + "net = Net(); opt = torch.optim.Adam(net.parameters(), 0.01)"
+    alone = """
+if rank == 0:
+    for _ in range(3): opt.zero_grad(); net(x).pow(2).sum().backward(); opt.step()
+"""
+    check_parity(
+        setup + SGD_LOOP,
+        "if world_size > 1 and rank == 0: attacher().active = False\n" + alone,
+        "if world_size > 1: attacher().active = True; attacher().resync()",
+        SGD_LOOP,
+    )
 
 
 def test_not_wrapped() -> None:

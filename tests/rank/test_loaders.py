@@ -372,6 +372,21 @@ alike = [len(b) for b in DataLoader(ByField(rank, world_size), 4, shuffle=True)]
         assert rank["_report"].notices.keys() == {"loader-divides-itself", "loader-data-differs"}
 
 
+def test_divided_data_stay_as_they_are_with_per_rank_batches() -> None:
+    cell = """
+loader = DataLoader(Subset(Squares(32), range(rank, 32, world_size)), 4, shuffle=True)
+seen = [[b.sqrt().int().tolist() for b in loader] for _ in range(2)]
+length = len(loader)
+"""
+    for number, rank in enumerate(
+        run_on_ranks(2, SETUP, cell, collect=("seen", "length"), batch="per-rank")
+    ):
+        for epoch in rank["seen"]:
+            assert [len(batch) for batch in epoch] == [4] * 4
+            assert sorted(chain(*epoch)) == list(range(number, 32, 2))
+        assert rank["length"] == 4
+
+
 def test_what_cannot_be_cut_is_said_once() -> None:
     cell = """
 for _ in range(2):
@@ -521,3 +536,20 @@ def test_uninstall_leaves_the_classes_as_they_were() -> None:
     assert len(_global_optimizer_post_hooks) == before[2]
     assert [len(b) for (b,) in loader] == [4, 4]
     assert torch.Tensor.backward is backward
+
+
+def test_new_group_agrees_anew() -> None:
+    """A rank that was replaced knows nothing of what the others had agreed on."""
+    cell = """
+import gc
+import ddp_magic.rank.loaders as loaders
+[sharder] = [o for o in gc.get_objects() if type(o) is loaders.LoaderSharder]
+loader = DataLoader(Squares(32), batch_size=8, shuffle=True)
+list(loader)
+kept = sharder._states[loader].data_alike
+sharder.on_new_group()
+forgotten = sharder._states[loader].data_alike
+sizes = [len(b) for b in loader]
+"""
+    for rank in run_on_ranks(2, SETUP, cell, collect=("kept", "forgotten", "sizes")):
+        assert (rank["kept"], rank["forgotten"], rank["sizes"]) == (True, None, [4] * 4)
