@@ -62,6 +62,7 @@ _NEXT: dict[tuple[State, Event], State] = {
         (state, Event.RANK_DIED): State.DEGRADED
         for state in (State.READY, State.RUNNING, State.INTERRUPTING, State.DEGRADED)
     },
+    (State.DEGRADED, Event.RUN_CELL): State.DEGRADED,  # on the survivors
     (State.DEGRADED, Event.CELL_ENDED): State.DEGRADED,
     (State.DEGRADED, Event.INTERRUPT): State.DEGRADED,
     **{

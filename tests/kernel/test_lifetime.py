@@ -102,6 +102,8 @@ def test_a_killed_rank_ends_the_cell_and_the_others_live(cold: Session) -> None:
     assert cold.pull("kept", ranks=0) == 0
     with pytest.raises(StateError, match="%ddp restart"):
         cold.run("pass", view=RecordingView())
+    cold.run("kept += 1", view=RecordingView(), ranks=(0,))
+    assert cold.pull("kept", ranks=0) == 1
     cold.restart()
     cold.run("pass", view=RecordingView())
 

@@ -1,0 +1,45 @@
+from ddp_magic.core.failures import FailureStory, RankFailure
+
+
+def _failure(
+    rank: int, name: str = "ValueError", at_s: float = 0.0, text: str = "x"
+) -> RankFailure:
+    return RankFailure(rank, name, text, (f"\x1b[31m{name}\x1b[0m", text), at_s)
+
+
+def _story(*failures: RankFailure, finished: tuple[int, ...] = (), **died: str) -> FailureStory:
+    dead = {int(rank[1:]): what for rank, what in died.items()}
+    return FailureStory({one.rank: one for one in failures}, finished, dead)
+
+
+def test_all_ranks_fail_alike() -> None:
+    story = _story(*map(_failure, range(4)))
+    assert story.lines() == ["all 4 ranks failed with ValueError: x"]
+    assert _story(*map(_failure, range(2))).summary() == "ValueError: x (both ranks)"
+
+
+def test_the_first_failure_leads_and_the_same_are_grouped() -> None:
+    story = _story(
+        _failure(0, "RuntimeError", at_s=3.0),
+        _failure(1, at_s=1.0),
+        _failure(2, at_s=2.0),
+        finished=(3,),
+    )
+    assert story.first is not None
+    assert story.first.rank == 1
+    assert story.lines() == [
+        "ranks 1-2 (rank 1 first) failed with ValueError: x",
+        "rank 0 failed with RuntimeError: x",
+        "rank 3 finished",
+    ]
+
+
+def test_a_death_is_told_before_what_it_caused() -> None:
+    story = _story(_failure(0, "RuntimeError"), r1="died")
+    assert story.summary() == "rank 1 died"
+    assert story.lines() == ["rank 1 died", "rank 0 failed with RuntimeError: x"]
+
+
+def test_only_the_first_line_of_a_message_is_repeated() -> None:
+    assert _failure(0, text="one\ntwo").headline == "ValueError: one"
+    assert _failure(0, text="").headline == "ValueError"
