@@ -27,6 +27,9 @@ class CellPlan:
         Record the losses for the live curve.
     header
         The lines that stand above the code in the notebook's cell, for line numbers.
+    resync
+        Bring the models together first: the ranks may not have run the same code since they
+        last were.
     """
 
     execution_count: int | None
@@ -36,6 +39,7 @@ class CellPlan:
     batch: str = "global"
     plot: bool = True
     header: str = ""
+    resync: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """Return the plan as JSON-able values."""

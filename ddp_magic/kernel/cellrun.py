@@ -134,6 +134,11 @@ class CellRun:
             for rank in self._engines
         }
 
+    @property
+    def failed(self) -> bool:
+        """Whether the cell did not come to its end on every rank."""
+        return bool(self._failures or self._died or self.busy)
+
     def raise_failures(self) -> None:
         """Raise `CellError` if the cell failed anywhere."""
         if self._failures or self._died:

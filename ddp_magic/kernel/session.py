@@ -60,6 +60,7 @@ class Session:
         self._finalizer = weakref.finalize(self, self._cluster.stop, term_grace_s=0)
         self._world: World | None = None
         self._last_errors: dict[int, str] = {}
+        self._apart = False  # the ranks may not all have run the same code to its end
         self._run: CellRun | None = None
         self._background: BackgroundCell | None = None
 
@@ -107,7 +108,7 @@ class Session:
             self._run.lose_all("was stopped")
         self._cluster.stop()
         self._world = self._run = self._background = None
-        self._last_errors = {}
+        self._last_errors, self._apart = {}, False
         self._on(Event.STOPPED)
 
     def restart(
@@ -218,7 +219,7 @@ class Session:
         self._await_last_run()
         world = self._ranks()
         engines = world.targets(options.ranks)
-        plan = _plan(options, tuple(engines), header, execution_count)
+        plan = self._plan(options, tuple(engines), header, execution_count)
         run = CellRun(world.client, engines, view, options.output)
         self._on(Event.RUN_CELL)
         self._run = run
@@ -310,6 +311,7 @@ class Session:
 
     def _note_end(self, run: CellRun) -> None:
         self._last_errors.update(run.errors())
+        self._apart |= run.failed
         if not run.busy and self._run is run:
             self._run = None
             self._on(Event.CELL_ENDED)
@@ -338,6 +340,27 @@ class Session:
         if self._run is not None:
             self._run.lose(rank, "died")
 
+    def _plan(
+        self,
+        options: CellOptions,
+        ranks: tuple[int, ...],
+        header: str,
+        execution_count: int | None,
+    ) -> CellPlan:
+        together = options.wrap and len(ranks) == self.world_size
+        resync = together and self._apart
+        self._apart = not together
+        return CellPlan(
+            execution_count=execution_count,
+            ranks=ranks,
+            wrap=options.wrap,
+            shard=options.shard,
+            batch=options.batch,
+            plot=options.plot,
+            header=header,
+            resync=resync,
+        )
+
     def _ranks(self) -> World:
         if self._world is None:
             raise StateError("No ranks have been started.", fix="Start them with `%ddp start`.")
@@ -346,20 +369,6 @@ class Session:
     def _on(self, event: Event) -> None:
         with self._life_lock:
             self._life.on(event)
-
-
-def _plan(
-    options: CellOptions, ranks: tuple[int, ...], header: str, execution_count: int | None
-) -> CellPlan:
-    return CellPlan(
-        execution_count=execution_count,
-        ranks=ranks,
-        wrap=options.wrap,
-        shard=options.shard,
-        batch=options.batch,
-        plot=options.plot,
-        header=header,
-    )
 
 
 def _check_unchanged(world: World, given: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from ddp_magic.core.plan import CellPlan
 from ddp_magic.errors import StartError, StateError
 from ddp_magic.rank import group
 from ddp_magic.rank.attach import Attacher
+from ddp_magic.rank.files import AtomicSave
 from ddp_magic.rank.helpers import Helpers
 from ddp_magic.rank.hygiene import clean_process
 from ddp_magic.rank.loaders import LoaderSharder
@@ -39,7 +40,8 @@ class Rank:
         self.losses = LossRecorder()
         self.sampler = Sampler(self.losses.drain, self.report, self.channel.send)
         self.gate = FloodGate(sys.stdout, sys.stderr)
-        self.parts = (self.attacher, self.sharder, self.losses, self.gate)
+        # In this order: the first three each wrap what the one before put around `backward`.
+        self.parts = (self.attacher, self.sharder, self.losses, AtomicSave(), self.gate)
 
     def install(self, seed: int) -> None:
         """Seed this process, hook into torch and give cells their names."""
@@ -74,10 +76,11 @@ class Rank:
             self.sampler.end_cell()
             self._ended_s = time.time()
 
-    def close_cell(self) -> None:
-        """Tell the notebook that the cell has ended, when all that it printed has been sent."""
+    def close_cell(self, *, failed: bool) -> None:
+        """Tell the notebook what the reply does not, when all that was printed has been sent."""
         ending = self.gate.end_cell()
-        self.channel.send({"kind": "ended", "at_s": self._ended_s, "ending": ending})
+        if failed or ending:
+            self.channel.send({"kind": "ended", "at_s": self._ended_s, "ending": ending})
 
     def _begin(self, plan: CellPlan, leads: bool) -> None:
         whole = len(plan.ranks) == self.membership.world_size
@@ -89,6 +92,8 @@ class Rank:
         self.losses.recording = plan.plot and leads
         self.gate.begin_cell()
         self.sampler.begin_cell()
+        if plan.resync:
+            self.attacher.resync()
 
 
 def join(payload: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class CellLife(Protocol):
     def cell(self, wire: dict[str, Any]) -> AbstractContextManager[None]:
         """Surround the running of a cell, given its plan."""
 
-    def close_cell(self) -> None:
+    def close_cell(self, *, failed: bool) -> None:
         """Act when the cell has run and its output has been flushed."""
 
 
@@ -92,15 +92,20 @@ class RankKernel(IPythonParallelKernel):
         wire = _plan_of(self.get_parent("shell"))
         if wire is None:
             return await super().do_execute(*args, **kwargs)
-        with self.life.cell(wire), self._numbered(wire), self._owned_threads():
-            return await super().do_execute(*args, **kwargs)
+        try:
+            with self.life.cell(wire), self._numbered(wire), self._owned_threads():
+                return await super().do_execute(*args, **kwargs)
+        except Exception as error:  # not the cell's own: without a reply the session would wait
+            self.shell.showtraceback()
+            reply = {"status": "error", "ename": type(error).__name__, "evalue": str(error)}
+            return reply | {"traceback": []}  # shown already; the client wants the key
 
     def finish_metadata(
         self, parent: dict[str, Any], metadata: dict[str, Any], reply_content: dict[str, Any]
     ) -> dict[str, Any]:
         """Close the cell: its output has just been flushed, and the reply comes next."""
         if _plan_of(parent) is not None:
-            self.life.close_cell()
+            self.life.close_cell(failed=reply_content["status"] != "ok")
         return super().finish_metadata(parent, metadata, reply_content)
 
     def pre_handler_hook(self) -> None:

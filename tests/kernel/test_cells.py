@@ -323,3 +323,63 @@ def test_status_tells_every_rank(session: Session, run: Run) -> None:
     assert status.ranks[1].last_error == "ZeroDivisionError: division by zero"
     assert all(rank.rss_bytes for rank in status.ranks)
     assert str(status).startswith("the ranks are ready: 2 ranks, gloo, seed 0")
+
+
+def test_an_error_around_a_cell_is_its_error_and_not_a_hang(run: Run) -> None:
+    run(
+        "import ddp_magic.rank.engine as engine\nbegin = engine.Rank._begin\n"
+        "def broken(*args, **kwargs):\n"
+        "    engine.Rank._begin = begin\n"
+        "    raise RuntimeError('around the cell')\n"
+        "engine.Rank._begin = broken"
+    )
+    with pytest.raises(CellError, match="around the cell"):
+        run("pass")
+    assert run("print('next')").stdout == "next\n"
+
+
+_TRAIN = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+_STEP = """
+loss = model(torch.full((4, 2), float(rank + 1))).pow(2).mean()
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+"""
+
+
+def test_a_model_trains_in_step_and_its_loss_is_drawn(session: Session, run: Run) -> None:
+    view = run(_TRAIN + "for _ in range(5):" + _STEP.replace("\n", "\n    "))
+    run("weight = model.weight.detach()")
+    first, second = session.pull("weight")
+    assert first.tobytes() == second.tobytes()
+    assert [step for step, _ in view.curves["loss"]] == [1, 2, 3, 4, 5]
+    assert view.notices == ["ddp: 2 ranks, gloo · model (Linear), 3 parameters"]
+
+
+@pytest.mark.parametrize("apart", ["subset", "failure", "no-wrap"])
+def test_ranks_that_came_apart_are_brought_together(session: Session, run: Run, apart: str) -> None:
+    run(_TRAIN + _STEP)
+    change = "with torch.no_grad(): model.weight += 1 + rank"
+    if apart == "subset":
+        run(change, ranks=(1,))
+    elif apart == "no-wrap":
+        run(change, wrap=False)
+    else:
+        with pytest.raises(CellError):
+            run(f"{change}\nif rank == 1: 1 / 0")
+    run(_STEP + "weight = model.weight.detach()")
+    first, second = session.pull("weight")
+    assert first.tobytes() == second.tobytes()
+
+
+def test_a_subset_neither_averages_nor_waits(session: Session, run: Run) -> None:
+    run(_TRAIN + _STEP)
+    run(_STEP, ranks=(0,))
+    run("weight = model.weight.detach()", wrap=False)
+    first, second = session.pull("weight")
+    assert first.tobytes() != second.tobytes()
