@@ -53,7 +53,7 @@ class CellRun:
         self._died: dict[int, str] = {}
         self._results: dict[int, str] = {}
         self._endings: dict[int, str] = {}
-        self._held_notices: dict[str, int] = {}
+        self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
 
     @property
@@ -115,9 +115,9 @@ class CellRun:
         self._show(self._grouper.finish())
         self._show_endings()
         self._show_differing_results()
-        for text, rank in self._held_notices.items():
-            if text not in self._notices:
-                self._view.notice(f"[rank {rank}] {text}")
+        for key, text in self._held_notices.items():
+            if key not in self._notices:
+                self._view.notice(text)
         self._ended = True
         self._view.finish()
 
@@ -246,7 +246,7 @@ class CellRun:
         if content["kind"] == _POINTS_KIND:
             self._view.points(content[_POINTS_KIND])
         elif content["kind"] == "notice":
-            self._notice(rank, content["text"])
+            self._notice(rank, content["key"], content["text"])
         elif content["kind"] == "ended":
             self._note_end(rank, content["at_s"], content["ending"])
 
@@ -256,12 +256,13 @@ class CellRun:
         if ending:
             self._endings[rank] = ending
 
-    def _notice(self, rank: int, text: str) -> None:
-        if rank != self._lead:
-            self._held_notices.setdefault(text, rank)
-        elif text not in self._notices:
-            self._notices.add(text)
+    def _notice(self, rank: int, key: str, text: str) -> None:
+        """Show the lead's notices; those of other ranks at the end, where the lead had none."""
+        if rank == self._lead:
+            self._notices.add(key)
             self._view.notice(text)
+        else:
+            self._held_notices.setdefault(key, f"[rank {rank}] {text}")
 
     def _shows_displays_of(self, rank: int) -> bool:
         return rank == self._lead or self._every_display

@@ -17,6 +17,7 @@ from traitlets.config import Config
 from ddp_magic.errors import StartError
 from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.processes import end_processes
+from ddp_magic.kernel.reaper import Reaper
 
 _REGISTRATION_TIMEOUT_S = 60
 _CLUSTER_ID = "session"  # unique within its own private folder
@@ -40,6 +41,7 @@ class LocalCluster:
     def __init__(self, engines: str = "local") -> None:
         self._engines = engines
         self._cluster: ipyparallel.Cluster | None = None
+        self._reaper: Reaper | None = None
         self.client: StreamingClient | None = None
         self.folder: Path | None = None
 
@@ -59,8 +61,10 @@ class LocalCluster:
         # mkdtemp makes a folder that only this user can enter.
         self.folder = Path(tempfile.mkdtemp(prefix="ddp_magic-"))
         try:
+            self._reaper = Reaper(self.folder)
             self._cluster = self._make(nproc, environment)
             self._cluster.start_cluster_sync()
+            self._reaper.watch(self._roots())
             self.client = self._connect()
             self._await_engines(nproc)
         except BaseException as error:
@@ -84,9 +88,11 @@ class LocalCluster:
         if self._cluster is not None:
             end_processes(self._roots(), term_grace_s)
             self._cluster.stop_cluster_sync()
-        if self.folder is not None:
+        if self._reaper is not None:
+            self._reaper.close()
+        if self.folder is not None and self.folder.exists():
             shutil.rmtree(self.folder)
-        self.client = self._cluster = self.folder = None
+        self.client = self._cluster = self._reaper = self.folder = None
 
     def _roots(self) -> list[int]:
         """Return the processes that were started here; theirs are below them."""

@@ -24,6 +24,7 @@ from ddp_magic.rank.seeding import seed_everything
 from ddp_magic.rank.shell import RankKernel, this_shell
 from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
+from ddp_magic.rank.userdist import UserDistributed
 from ddp_magic.version import __version__
 
 
@@ -41,7 +42,14 @@ class Rank:
         self.sampler = Sampler(self.losses.drain, self.report, self.channel.send)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         # In this order: the first three each wrap what the one before put around `backward`.
-        self.parts = (self.attacher, self.sharder, self.losses, AtomicSave(), self.gate)
+        self.parts = (
+            self.attacher,
+            self.sharder,
+            self.losses,
+            UserDistributed(self.report),
+            AtomicSave(),
+            self.gate,
+        )
 
     def install(self, seed: int) -> None:
         """Seed this process, hook into torch and give cells their names."""

@@ -64,7 +64,7 @@ class RankReport:
             if key in self._seen:
                 return
             self._seen.add(key)
-        self._send({"kind": "notice", "text": text})
+        self._send({"kind": "notice", "key": key, "text": text})
 
     @property
     def has_facts(self) -> bool:
@@ -77,7 +77,8 @@ class RankReport:
             facts, self._facts = self._facts, {}
         if facts:
             told = [text for kind in sorted(facts, key=_fact_order) for text in facts[kind]]
-            self._send({"kind": "notice", "text": " · ".join([self._heading, *told])})
+            line = " · ".join([self._heading, *told])
+            self._send({"kind": "notice", "key": "did", "text": line})
 
 
 def _fact_order(kind: str) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,3 +132,19 @@ def test_the_others_are_interrupted_when_a_rank_dies(cold: Session) -> None:
             "while True: time.sleep(0.01)",
             view=RecordingView(),
         )
+
+
+def test_nothing_is_left_when_the_sessions_process_is_killed() -> None:
+    script = (
+        "import os, signal\nfrom ddp_magic import Session\n"
+        "session = Session(nproc=1)\nsession.start()\n"
+        "print(session._cluster.folder)\nprint(session.status().ranks[0].pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    folder, pid = ended.stdout.split()
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s and (psutil.pid_exists(int(pid)) or Path(folder).exists()):
+        threading.Event().wait(0.02)
+    assert not psutil.pid_exists(int(pid))
+    assert not Path(folder).exists()
