@@ -9,62 +9,73 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-Measure = Callable[[], float]
+Measure = Callable[[], Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What was measured of ours and of a baseline, round by round.
+class Metric:
+    """A quantity that one measurement gives.
 
     Attributes
     ----------
     name
-        What was done.
+        What it is.
     unit
-        Unit of the measured values.
-    ours, baseline
-        One value of each per round.
+        Its unit.
     aim
-        What the ratio is to be, such as ``"≤ 1"``.
+        What the ratio of ours to the baseline is to be, such as ``"≤ 1"``; empty: no matter.
     """
 
     name: str
     unit: str
+    aim: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was measured of one metric, ours and the baseline's, round by round."""
+
+    metric: Metric
     ours: Sequence[float]
     baseline: Sequence[float]
-    aim: str
-
-    @property
-    def ratios(self) -> list[float]:
-        """Ours to the baseline, of each round."""
-        return [mine / theirs for mine, theirs in zip(self.ours, self.baseline, strict=True)]
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of this comparison's line in the table."""
-        low, middle, high = statistics.quantiles(self.ratios, n=4, method="inclusive")
+        unit = self.metric.unit
+        ratios = [mine / theirs for mine, theirs in zip(self.ours, self.baseline, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return (
-            self.name,
-            f"{statistics.median(self.ours):,.2f} {self.unit}",
-            f"{statistics.median(self.baseline):,.2f} {self.unit}",
+            self.metric.name,
+            f"{statistics.median(self.ours):,.2f} {unit}",
+            f"{statistics.median(self.baseline):,.2f} {unit}",
             f"{middle:.3f}",
             f"{low:.3f}-{high:.3f}",
-            self.aim,
-            str(len(self.ours)),
+            self.metric.aim,
+            str(len(ratios)),
         )
 
 
 def alternate(
-    name: str, ours: Measure, baseline: Measure, *, rounds: int, unit: str, aim: str
-) -> Comparison:
-    """Measure both in each of ``rounds`` rounds, and which comes first in turn.
+    metrics: Sequence[Metric], ours: Measure, baseline: Measure, *, rounds: int
+) -> list[Comparison]:
+    """Measure both in each of ``rounds`` rounds, by turns one and the other first.
 
     A round before these is not counted.
+
+    Parameters
+    ----------
+    metrics
+        What a measurement returns, in this order.
     """
-    values: dict[Measure, list[float]] = {ours: [], baseline: []}
+    values: dict[Measure, list[Sequence[float]]] = {ours: [], baseline: []}
     for turn in range(rounds + 1):
         for measure in (ours, baseline) if turn % 2 else (baseline, ours):
             values[measure].append(measure())
-    return Comparison(name, unit, values[ours][1:], values[baseline][1:], aim)
+    columns = (zip(*values[measure][1:], strict=True) for measure in (ours, baseline))
+    return [
+        Comparison(metric, mine, theirs)
+        for metric, mine, theirs in zip(metrics, *columns, strict=True)
+    ]
 
 
 def print_table(title: str, baseline: str, comparisons: Sequence[Comparison]) -> None:
@@ -76,7 +87,7 @@ def print_table(title: str, baseline: str, comparisons: Sequence[Comparison]) ->
     for row in rows:
         first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join([first.strip().ljust(widths[0]), *rest]))
-    print("Medians; the ratio is the median over rounds of %%ddp to the baseline.", flush=True)
+    print("Medians over rounds; a round's ratio is that of %%ddp to the baseline.")
 
 
 def core_count() -> int:

@@ -117,7 +117,9 @@ class LeakGuard:
         return [
             pid
             for pid in now.processes - before.processes
-            if not _is_helper(pid) and before.processes.isdisjoint(_owners(pid))
+            if not _is_helper(pid)
+            and not _is_ended_orphan(pid)
+            and before.processes.isdisjoint(_owners(pid))
         ]
 
 
@@ -152,6 +154,15 @@ def _is_helper(pid: int) -> bool:
         return process.ppid() == os.getpid() and any(name in command for name in _HELPERS)
     except psutil.Error:
         return False
+
+
+def _is_ended_orphan(pid: int) -> bool:
+    """Tell whether it has ended, and is for another than this process to wait for."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() == psutil.STATUS_ZOMBIE and process.ppid() != os.getpid()
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _describe(pid: int) -> str:

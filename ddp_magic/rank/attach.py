@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -33,13 +32,12 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from ddp_magic.errors import UsageError
-from ddp_magic.rank.agreement import checksum
+from ddp_magic.errors import ParityError, UsageError
 from ddp_magic.rank.attachment import Attachment
 from ddp_magic.rank.averaging import average_gradients
 from ddp_magic.rank.graph import leaves
 from ddp_magic.rank.loose import LooseTensors
-from ddp_magic.rank.owners import is_managed, look_around, user_frame
+from ddp_magic.rank.owners import is_managed, look_around, look_away, user_frame
 from ddp_magic.rank.patching import Patches
 from ddp_magic.rank.reducer import Holder
 from ddp_magic.rank.registry import Registry, Synced
@@ -66,7 +64,6 @@ class Attacher:
         self._registry = Registry(report)
         self._sites = Sites()
         self._steps = Steps(self._registry)
-        self._checked: weakref.WeakKeyDictionary[Attachment, int] = weakref.WeakKeyDictionary()
         self._patches = Patches()
         self._hooks: list[RemovableHandle] = []
         self._installed = False
@@ -157,12 +154,14 @@ class Attacher:
         if needless:
             text = f"ddp.wrap: {', '.join(needless)} not needed: what it allows works without it"
             self._report.notice("attach:needless", text)
-        around = look_around(sys._getframe(1))
-        name = around.modules.get(id(model), ("model", model))[0]
+        name = look_around(sys._getframe(1)).modules.get(id(model), ("model", model))[0]
         attachment = self._registry.attach([(name, model)])
-        attachment.options = {k: v for k, v in ddp_kwargs.items() if k not in _NEEDLESS}
         attachment.drop()
-        attachment.announce() if self._alone else attachment.build()
+        attachment.options = {k: v for k, v in ddp_kwargs.items() if k not in _NEEDLESS}
+        if self._alone:
+            attachment.announce()
+        else:
+            attachment.build()
         self._steps.clear()
         return model
 
@@ -171,14 +170,7 @@ class Attacher:
 
         Equal on all ranks unless a model has drifted apart.
         """
-        sums: dict[str, int] = {}
-        for synced in self._registry:
-            if isinstance(synced, Attachment) and not synced.local:
-                if synced.reduces != self._checked.get(synced, 0):
-                    tensors = [parameter for _, parameter in synced.parameters().values()]
-                    sums[synced.label] = checksum(tensors)
-                self._checked[synced] = synced.reduces
-        return sums
+        return self._registry.trained_checksums()
 
     def _drop_all(self) -> None:
         for synced in self._registry:
@@ -228,11 +220,13 @@ class Attacher:
             if not self.active:
                 original(tensors, *args, **kwargs)
                 self._forget_all()
-            elif self._in_backward:  # reentrant: within a node of the graph, as in checkpointing
-                self._nested = True
+            elif self._in_backward:
+                self._begin_nested()
                 original(tensors, *args, **kwargs)
             else:
                 self._before_backward(tensors, sys._getframe(1))
+                if kwargs.get("create_graph", len(args) > 2 and args[2]) and not self._alone:
+                    self._refuse_graph(tensors)
                 self._backward(original, tensors, *args, **kwargs)
 
         return backward
@@ -242,17 +236,45 @@ class Attacher:
         frame = user_frame(frame)
         if frame is None or self._sites.knows(frame, self._generation):
             return
-        loose: list[LooseTensors] = []
-        for synced in self._registry.mark(leaves(tensors), frame):
-            if self._alone or not isinstance(synced, LooseTensors):
-                continue
-            if synced.equalize(if_equal=not synced.are_parameters):
-                synced.announce()
-                loose.append(synced)
+        new = self._registry.mark(_trained(leaves(tensors)), frame)
+        look_away(frame)
+        loose = [synced for synced in new if isinstance(synced, LooseTensors)]
+        if not self._alone:
+            loose = [some for some in loose if some.equalize()]
+            for some in loose:
+                some.announce()
         self._sites.add(frame, self._generation, loose)
 
+    def _refuse_graph(self, tensors: Any) -> None:
+        """A gradient's graph covers this rank's part of the batch alone, and would after the mean.
+
+        Raises
+        ------
+        ParityError
+            If this backward reaches anything that is kept in step.
+        """
+        reached = [id(leaf) for leaf in leaves(tensors)]
+        for synced in self._registry:
+            if not synced.local and any(map(synced.covers, reached)):
+                raise ParityError(
+                    f"backward(create_graph=True) on {synced.label}: a gradient that is averaged "
+                    "over ranks has no graph.",
+                    fix="Use torch.autograd.grad(..., create_graph=True), which leaves .grad "
+                    "alone, and call backward() on what comes of it; or run with --no-wrap.",
+                )
+
+    def _begin_nested(self) -> None:
+        """A node of the graph runs a backward of its own, as in reentrant checkpointing.
+
+        Gradients come in several parts then, which no reducer can take while they come.
+        """
+        if not self._nested:
+            self._nested = True
+            for synced in self._registry:
+                synced.disarm()
+
     def _backward(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        self._in_backward, self._nested = True, False
+        self._in_backward = True
         try:
             original(*args, **kwargs)
             self._in_backward = False
@@ -263,7 +285,7 @@ class Attacher:
             self._abandon()
             raise
         finally:
-            self._in_backward = False
+            self._in_backward = self._nested = False
 
     def _reduce(self, synced: Synced) -> None:
         if self._alone:
@@ -310,3 +332,9 @@ class Attacher:
         average_gradients([p for p in parameters if p.grad is not None])
         for synced in self._steps.stepped_by(optimizer):
             synced.wait_for_backward()
+
+
+def _trained(reached: list[Tensor]) -> list[Tensor]:
+    """Leave out inputs: beside ``nn.Parameter``, other tensors that need gradients are data."""
+    parameters: list[Tensor] = [leaf for leaf in reached if isinstance(leaf, nn.Parameter)]
+    return parameters or reached

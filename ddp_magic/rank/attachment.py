@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
@@ -133,6 +134,13 @@ class Attachment:
         self._buffer_slots = []
         self.forget()
 
+    def disarm(self) -> None:
+        """Give up a reducer that waits for gradients, but not what gradients there were."""
+        reducer = self._reducer
+        if reducer is not None and len(self.fired) < len(reducer.members):
+            self._reducer = None
+            self._buffer_slots = []
+
     def forget(self) -> None:
         """Forget what gradients there were."""
         self.fired.clear()
@@ -236,7 +244,7 @@ class Attachment:
         reducer = self._present_reducer(got)
         if reducer is None:
             return None
-        missing = [parameter for parameter in reducer.members if id(parameter) not in got]
+        missing = [p for identity, p in reducer.by_identity.items() if identity not in got]
         if reducer.armed and met == len(reducer.members) - len(missing):
             unused = reducer.finish(missing)
         else:  # not armed in this backward, or finished in one before it that went unseen
@@ -250,17 +258,24 @@ class Attachment:
         """Return a reducer of the model as it is now, or None if the model is local."""
         if self._reducer is not None and self._has_changed(self._reducer, got):
             self._thawed.update(map(id, self.extra))
+            self._roots = [(name, ref) for name, ref in self._roots if ref() is not None]
             self.drop()
         if self._reducer is None and not self.local and self.equalize():
             self._build()
         return self._reducer
 
     def _has_changed(self, reducer: Reducer, got: dict[int, Tensor]) -> bool:
+        """Tell whether the reducer is not of the model as it is: thawed, moved, frozen, gone.
+
+        What is put in place of something else is met by the walk of a graph that reaches it.
+        """
         if self.extra or not reducer.is_in_place():
             return True
-        if not self.roots() or all(id(parameter) in got for parameter in reducer.members):
-            return False
-        return self._trainable().keys() != {id(parameter) for parameter in reducer.members}
+        alive = len(self.roots())
+        return 0 < alive < len(self._roots) or any(
+            not parameter.requires_grad and identity not in self._thawed and identity not in got
+            for identity, parameter in reducer.by_identity.items()
+        )
 
     def _trainable(self) -> dict[int, tuple[str, nn.Parameter]]:
         """What was thawed once stays in: a GAN that freezes by turns would rebuild for ever."""
@@ -289,6 +304,8 @@ class Attachment:
         self._buffer_slots = _buffer_slots(roots)
         self.watch()
         self.announce()
+        if session_has_gpus() and all(p.device.type == "cpu" for p in self._reducer.members):
+            self._notice("idle-gpu", "trains on the CPU beside an idle GPU; .to(device) moves it")
 
     # --- what the user is told
 
@@ -311,6 +328,11 @@ class Attachment:
     def _notice(self, cause: str, text: str) -> None:
         title = ", ".join(_title(name, root) for name, root in self.named_roots())
         self._report.notice(f"attach:{cause}:{self.label}", f"{title}: {text}")
+
+
+def session_has_gpus() -> bool:
+    """Tell whether each rank of the session has a GPU to train on."""
+    return "nccl" in str(dist.get_backend_config())
 
 
 def can_train(parameter: Tensor) -> bool:

@@ -23,8 +23,6 @@ class LooseTensors:
     ----------
     label, fired, extra, reduces, local, took_values
         As of an `Attachment`; nothing is ever ``extra``.
-    are_parameters
-        Whether these are ``nn.Parameter``, which says that they are to be trained.
     """
 
     def __init__(self, named: Sequence[tuple[str, Tensor]], report: Report) -> None:
@@ -33,7 +31,7 @@ class LooseTensors:
         self.reduces = 0
         self.local = False
         self.took_values = False
-        self.are_parameters = all(isinstance(tensor, nn.Parameter) for _, tensor in named)
+        self._are_parameters = all(isinstance(tensor, nn.Parameter) for _, tensor in named)
         self.label = ", ".join(name for name, _ in named)
         self._names = [name for name, _ in named]
         self._tensors = [TensorWeakRef(tensor) for _, tensor in named]
@@ -52,21 +50,22 @@ class LooseTensors:
         """Tell whether the tensor of this identity is one of them."""
         return any(id(tensor) == identity for tensor in self.values())
 
-    def equalize(self, *, if_equal: bool = False) -> bool:
-        """Give all ranks rank 0's values; return whether these are to be averaged.
+    def equalize(self) -> bool:
+        """See that all ranks have the same values; return whether these are to be averaged.
 
-        Parameters
-        ----------
-        if_equal
-            Take tensors that differ between ranks for data, not to be averaged.
+        ``nn.Parameter`` that differ get rank 0's values. Other tensors that differ are data.
         """
         verdict = agreement.compare(self.label, self.layout(), self.values())
-        if verdict is Verdict.DIFFERENT and not if_equal:
+        if verdict is Verdict.DIFFERENT and self._are_parameters:
             self.take_values()
         elif verdict is not Verdict.EQUAL:
             self.local = True
             self.release()
-            self._notice("local", "is not the same on all ranks; its gradient is not averaged")
+            self._notice(
+                "local",
+                "is not the same on all ranks, so it is taken for data, its gradient not averaged "
+                "(an nn.Parameter would be)",
+            )
         return not self.local
 
     def layout(self) -> list[str]:
@@ -97,6 +96,8 @@ class LooseTensors:
 
     def wait_for_backward(self) -> None:
         """These always do."""
+
+    disarm = wait_for_backward
 
     def release(self) -> None:
         """Take the hooks off the tensors."""

@@ -57,6 +57,15 @@ def look_around(frame: FrameType | None) -> Surroundings:
     return found
 
 
+def look_away(frame: FrameType | None) -> None:
+    """Let go of variables that have been given up since these frames were looked at.
+
+    Before Python 3.13 a frame keeps the copy of its variables that it was asked for.
+    """
+    for _ in _scopes(frame):
+        pass
+
+
 def find_owners(wanted: Collection[int], around: Surroundings) -> list[tuple[str, nn.Module]]:
     """Return the outermost modules, with their names, that hold any of the wanted parameters.
 

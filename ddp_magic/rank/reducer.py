@@ -58,6 +58,7 @@ class Reducer:
         options: dict[str, Any],
     ) -> None:
         self.members = [parameter for _, parameter in named]
+        self.by_identity = {id(parameter): parameter for parameter in self.members}
         self.armed = False
         self._index = {id(parameter): index for index, parameter in enumerate(self.members)}
         self._sparse = sparse
@@ -124,7 +125,7 @@ class Reducer:
                 hook(index)
 
         with torch.enable_grad():
-            leaf = torch.zeros((), requires_grad=True)
+            leaf = torch.zeros((), device="cpu", requires_grad=True)
             root = leaf.clone()
         root.register_hook(mark)
         torch.autograd.grad(root, leaf)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_magic.rank.agreement import checksum
 from ddp_magic.rank.attachment import Attachment, can_train
 from ddp_magic.rank.loose import LooseTensors
 from ddp_magic.rank.owners import (
@@ -38,6 +39,7 @@ class Registry:
         )
         self._attachments: list[weakref.ref[Attachment]] = []
         self._loose: list[LooseTensors] = []
+        self._checked: weakref.WeakKeyDictionary[Attachment, int] = weakref.WeakKeyDictionary()
         self.user_ddps: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Synced]:
@@ -102,6 +104,16 @@ class Registry:
             attachment.release()
             for root in attachment.roots():
                 self._by_root.pop(root, None)
+
+    def trained_checksums(self) -> dict[str, int]:
+        """Return a checksum of each model that was trained since the last call, by label."""
+        sums: dict[str, int] = {}
+        for synced in self:
+            if isinstance(synced, Attachment) and not synced.local:
+                if synced.reduces != self._checked.get(synced, 0):
+                    sums[synced.label] = checksum(synced.values())
+                self._checked[synced] = synced.reduces
+        return sums
 
     def clear(self) -> None:
         """Take everything off all models and tensors."""

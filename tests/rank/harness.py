@@ -76,7 +76,7 @@ def run_single(*cells: str, collect: tuple[str, ...] = (), seed: int = 0) -> dic
 
 def _run(job: _Job) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "tests.rank.harness"])
+    context.set_forkserver_preload(["torch", "torch._dynamo", "tests.rank.harness"])
     pipes, processes = [], []
     for rank in range(job.world_size):
         ours, theirs = context.Pipe()

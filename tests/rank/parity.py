@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from multiprocessing import forkserver
 from typing import Any
 
-import pytest
 import torch
 
 from tests.rank.harness import ListReport, run_on_ranks, run_single
@@ -43,21 +40,13 @@ x, y = torch.randn(16, 4), torch.randn(16, 1)
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _warm_fork_server() -> None:
-    """The first optimizer of a process imports torch._dynamo, which takes seconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "tests.rank.harness"])
-    forkserver.ensure_running()
-
-
 def train(
     world_size: int, *cells: str, collect: tuple[str, ...] = (), seed: int = 0
 ) -> list[dict[str, Any]]:
     """Run the cells on ranks, check that the recorded parameters are bit-identical, return all."""
     found = run_on_ranks(world_size, PRELUDE, *cells, collect=("trace", *collect), seed=seed)
     for other in found[1:]:
-        assert _difference(found[0]["trace"], other["trace"]) == 0.0
+        assert difference(found[0]["trace"], other["trace"]) == 0.0
     return found
 
 
@@ -71,7 +60,7 @@ def check_parity(
     single = run_single(PRELUDE, *cells, collect=("trace",))
     found = train(world_size, *cells, collect=collect)
     assert len(single["trace"]) > 0
-    assert _difference(single["trace"], found[0]["trace"]) <= tolerance
+    assert difference(single["trace"], found[0]["trace"]) <= tolerance
     return found
 
 
@@ -87,7 +76,8 @@ def facts(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return report.facts
 
 
-def _difference(ours: list[list[torch.Tensor]], theirs: list[list[torch.Tensor]]) -> float:
+def difference(ours: list[list[torch.Tensor]], theirs: list[list[torch.Tensor]]) -> float:
+    """Return the largest difference between what two runs recorded, step by step."""
     assert [len(step) for step in ours] == [len(step) for step in theirs]
     pairs = [
         (a, b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rank.harness import RankFailed
-from tests.rank.parity import _warm_fork_server, notices, train  # noqa: F401
+from tests.rank.parity import notices, train
 
 # The harness makes the group and the Attacher; what it does not install is installed here.
 SETUP = """
@@ -58,7 +58,8 @@ def test_the_session_itself_can_end_and_make_the_group() -> None:
 store = dist.distributed_c10d._get_default_store()
 with userdist.aside():
     dist.destroy_process_group(); gone = not dist.is_initialized()
-    dist.init_process_group("gloo", store=dist.PrefixStore("second", store), rank=rank, world_size=2)
+    second = dist.PrefixStore("second", store)
+    dist.init_process_group("gloo", store=second, rank=rank, world_size=world_size)
 dist.destroy_process_group(); kept = dist.is_initialized()
 """
     found = train(2, SETUP, cell, collect=("gone", "kept"))
