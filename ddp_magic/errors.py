@@ -104,10 +104,7 @@ class CellError(DdpMagicError):
 
     def _render_traceback_(self) -> list[str]:
         """Show the first failing rank's own traceback, then a line for each group of ranks."""
-        first = self.story.first
-        traceback = [*first.traceback, ""] if first else []
-        lines = [f"ddp: {line}" for line in self.story.lines()]
-        return [*traceback, *lines, *([self.fix] if self.fix else [])]
+        return [*_render(self.story), *([self.fix] if self.fix else [])]
 
 
 class CellInterrupted(KeyboardInterrupt):
@@ -117,28 +114,40 @@ class CellInterrupted(KeyboardInterrupt):
     ----------
     story
         What happened to each rank.
-    busy
-        Ranks that had not stopped when this was raised.
     """
 
-    def __init__(self, story: FailureStory, busy: tuple[int, ...]) -> None:
+    def __init__(self, story: FailureStory) -> None:
         self.story = story
-        self.busy = busy
         super().__init__("the cell was stopped")
 
     def _render_traceback_(self) -> list[str]:
         """Show where the ranks were stopped."""
-        first = self.story.first
-        traceback = [*first.traceback, ""] if first else []
-        lines = [f"ddp: {line}" for line in self.story.lines()]
-        for rank in self.busy:
-            lines.append(f"ddp: rank {rank} has not stopped yet; `%ddp restart` ends it.")
-        return [*traceback, *lines]
+        return _render(self.story)
 
 
 class CellTimeout(DdpMagicError):
-    """The cell ran longer than its ``--timeout``."""
+    """The cell ran longer than its ``--timeout``.
+
+    Attributes
+    ----------
+    story
+        What happened to each rank.
+    """
+
+    def __init__(self, story: FailureStory, timeout_s: float) -> None:
+        self.story = story
+        super().__init__(f"The cell ran longer than {timeout_s:g} s.")
+
+    def _render_traceback_(self) -> list[str]:
+        """Show where the ranks were when the time was over."""
+        return [*_render(self.story), f"{type(self).__name__}: {self}"]
 
 
 class ParityError(DdpMagicError):
     """Training could not be kept equal to that of one process."""
+
+
+def _render(story: FailureStory) -> list[str]:
+    """Return the first failure's own traceback and a line for each group of ranks."""
+    traceback = [*story.first.traceback, ""] if story.first else []
+    return [*traceback, *(f"ddp: {line}" for line in story.lines())]

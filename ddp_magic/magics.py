@@ -8,7 +8,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from ddp_magic.core.cell import split_cell
 from ddp_magic.core.options import Command, help_text, parse_cell_line, parse_command
-from ddp_magic.errors import CellSyntaxError
+from ddp_magic.errors import CellError, CellSyntaxError
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -47,8 +47,9 @@ class DdpMagics(Magics):
 
     def close(self) -> None:
         """End the ranks."""
-        if self._session is not None:
+        if self._session is not None and self._session.started:
             self._session.stop()
+            print("ddp: the ranks have been stopped; their variables are gone")
 
     def _run_cell(self, line: str, cell: str) -> Any:
         options = parse_cell_line(line)
@@ -62,6 +63,9 @@ class DdpMagics(Magics):
             )
         except SyntaxError as error:
             raise CellSyntaxError(error, f"Cell In[{number}]") from None
+        except CellError as error:
+            error.fix = error.fix or self._hint(error)
+            raise
 
     def _start(self, command: Command) -> None:
         wanted = command.start
@@ -86,6 +90,15 @@ class DdpMagics(Magics):
 
     def _help(self, command: Command) -> None:
         print(help_text(command.topic))
+
+    def _hint(self, error: CellError) -> str:
+        first = error.story.first
+        if first is None or first.missing_name not in self.shell.user_ns:
+            return ""
+        return (
+            f"`{first.missing_name}` is defined in the notebook, not on the ranks:"
+            " define it in a %%ddp cell."
+        )
 
     def _view(self) -> NotebookView:
         from ddp_magic.ui.cellview import NotebookView

@@ -32,6 +32,9 @@ class RecordingView:
         """All that was shown on ``stderr``."""
         return "".join(text for stream, text in self.texts if stream == "stderr")
 
+    def begin(self) -> None:
+        """Do nothing."""
+
     def text(self, stream: str, text: str) -> None:
         """Keep text."""
         with self._changed:

@@ -37,6 +37,12 @@ class RankFailure:
         first_line = self.message.partition("\n")[0]
         return f"{self.name}: {first_line}" if first_line else self.name
 
+    @property
+    def missing_name(self) -> str:
+        """The name that was not defined, if that is the failure; else ``""``."""
+        match = re.match(r"name '(\w+)' is not defined", self.message)
+        return match[1] if match and self.name == "NameError" else ""
+
     def same_as(self, other: RankFailure) -> bool:
         """Whether both are one failure on two ranks."""
         mine, its = (_ANSI.sub("", "\n".join(one.traceback)) for one in (self, other))
@@ -55,11 +61,14 @@ class FailureStory:
         Ranks that came to the end of the cell.
     died
         What is known of each rank whose process ended, by rank.
+    busy
+        Ranks that are still in the cell.
     """
 
     failures: Mapping[int, RankFailure]
     finished: tuple[int, ...]
     died: Mapping[int, str]
+    busy: tuple[int, ...] = ()
 
     @property
     def first(self) -> RankFailure | None:
@@ -78,13 +87,15 @@ class FailureStory:
         told = [f"rank {rank} {what}" for rank, what in sorted(self.died.items())]
         first = self.first
         if first is not None:
-            told.append(f"{self._where(first)} failed with {first.headline}")
+            told.append(f"{self._where(first)} {_ending(first.headline)}")
             told += [
-                f"{_named(ranks)} failed with {headline}"
+                f"{named(ranks)} {_ending(headline)}"
                 for headline, ranks in self._others(first).items()
             ]
         if self.finished:
-            told.append(f"{_named(self.finished)} finished")
+            told.append(f"{named(self.finished)} finished")
+        if self.busy:
+            told.append(f"{named(self.busy)} still busy; `%ddp restart` ends what does not stop")
         return told
 
     def _where(self, first: RankFailure) -> str:
@@ -93,7 +104,7 @@ class FailureStory:
             return f"rank {first.rank}"
         if len(same) == len(self.failures) and not self.finished and not self.died:
             return "both ranks" if len(same) == 2 else f"all {len(same)} ranks"
-        return f"{_named(same)} (rank {first.rank} first)"
+        return f"{named(same)} (rank {first.rank} first)"
 
     def _others(self, first: RankFailure) -> dict[str, list[int]]:
         groups: dict[str, list[int]] = {}
@@ -103,6 +114,11 @@ class FailureStory:
         return groups
 
 
-def _named(ranks: Iterable[int]) -> str:
+def _ending(headline: str) -> str:
+    return "stopped here" if headline == "KeyboardInterrupt" else f"failed with {headline}"
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return ``rank 0`` or ``ranks 0, 2-3``."""
     ranks = tuple(ranks)
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"

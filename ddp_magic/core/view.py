@@ -12,6 +12,9 @@ Points = Mapping[str, Sequence[tuple[int, float]]]
 class View(Protocol):
     """Where one cell's output goes; every method is called on the thread that runs the cell."""
 
+    def begin(self) -> None:
+        """Note that the cell begins to run, the ranks being ready."""
+
     def text(self, stream: str, text: str) -> None:
         """Show text exactly as it was printed to ``stdout`` or ``stderr``."""
 

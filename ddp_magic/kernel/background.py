@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ddp_magic.kernel.session import Session
+from ddp_magic.core.view import View
+from ddp_magic.errors import CellError, CellInterrupted, CellTimeout
 
 
 class BackgroundCell:
     """A handle on a cell that was started with ``-b``; its output goes to the cell that started it.
+
+    Parameters
+    ----------
+    follow
+        Follows the cell to its end and raises what it failed with.
+    interrupt
+        Stops it.
+    view
+        Where it is shown.
 
     Attributes
     ----------
@@ -20,25 +28,29 @@ class BackgroundCell:
         What the cell failed with; None while it runs and if it succeeded.
     """
 
-    def __init__(self, follow: Callable[[], None], session: Session) -> None:
+    def __init__(
+        self, follow: Callable[[], None], interrupt: Callable[[], None], view: View
+    ) -> None:
         self._follow = follow
-        self._session = session
+        self._interrupt = interrupt
+        self._view = view
         self.error: BaseException | None = None
+        # Not the thread's own `join`: one that is interrupted makes the thread look ended.
+        self._ended = threading.Event()
         context = contextvars.copy_context()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=context.run, args=(self._main,), name="ddp-background-cell", daemon=True
         )
-        self._thread.start()
+        thread.start()
 
     @property
     def done(self) -> bool:
         """Whether the cell has ended, well or not."""
-        return not self._thread.is_alive()
+        return self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the cell to end; return whether it has."""
-        self._thread.join(timeout_s)
-        return self.done
+        return self._ended.wait(timeout_s)
 
     def result(self, timeout_s: float | None = None) -> None:
         """Wait for the cell to end and raise what it failed with.
@@ -56,14 +68,18 @@ class BackgroundCell:
     def interrupt(self) -> None:
         """Stop the cell on all its ranks."""
         if not self.done:
-            self._session.interrupt()
+            self._interrupt()
 
     def __repr__(self) -> str:
         state = "running" if not self.done else "failed" if self.error else "finished"
-        return f"<BackgroundCell: {state}>"
+        return f"<BackgroundCell: {state}; wait(), result() and interrupt() are yours>"
 
     def _main(self) -> None:
         try:
             self._follow()
         except BaseException as error:  # kept for `result`, on the caller's thread
             self.error = error
+            if isinstance(error, (CellError, CellInterrupted, CellTimeout)):
+                self._view.text("stderr", "\n".join(error._render_traceback_()) + "\n")
+        finally:
+            self._ended.set()

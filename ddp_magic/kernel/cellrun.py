@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import math
 import queue
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -14,15 +15,17 @@ from typing import Any
 
 from ipyparallel import error as ipp_error
 
-from ddp_magic.core.failures import FailureStory, RankFailure
+from ddp_magic.core.failures import FailureStory, RankFailure, named
 from ddp_magic.core.output import Chunk, Grouper
-from ddp_magic.core.view import View
+from ddp_magic.core.view import Points, View
 from ddp_magic.errors import CellError
 from ddp_magic.kernel.client import Message, StreamingClient
 
 _TICK_S = 0.05
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
+_LONELY_S = 1.0  # how long a failure waits for the other ranks before it is told
 _POINTS_KIND = "points"
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class CellRun:
@@ -42,16 +45,20 @@ class CellRun:
         self._lead = min(engines)
         self._grouper = Grouper(tuple(sorted(engines)), output)
         self._every_display = output == "all"
+        self._shows_differing = output == "grouped"
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._context = contextvars.copy_context()
         self._ended = False
+        self.stopped = False  # whether somebody asked for its end
         self._interrupting = False
+        self._told_failure = False
         self._begun: set[int] = set()
         self._replied: dict[int, float] = {}
         self._idle: set[int] = set()
         self._failures: dict[int, RankFailure] = {}
         self._died: dict[int, str] = {}
         self._results: dict[int, str] = {}
+        self._lead_result: dict[str, Any] | None = None
         self._endings: dict[int, str] = {}
         self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
@@ -105,8 +112,22 @@ class CellRun:
                 self._inbox.get(timeout=_TICK_S)()
             except queue.Empty:
                 self._show(self._grouper.tick(now_s))
+                self._tell_lonely_failure(now_s)
                 self._view.tick()
         return True
+
+    def _tell_lonely_failure(self, now_s: float) -> None:
+        """Say that a rank has failed while others go on, perhaps waiting for it."""
+        failed = self.story().first
+        if failed is None or self._told_failure or self._interrupting:
+            return
+        if now_s - self._replied.get(failed.rank, now_s) > _LONELY_S:
+            self._told_failure = True
+            busy = named(self.busy)
+            self._view.notice(
+                f"ddp: rank {failed.rank} has failed with {failed.headline}; {busy} still at it:"
+                " Stop ends the cell"
+            )
 
     def finish(self) -> None:
         """Show what was held back and close the view; later output is shown as it comes."""
@@ -114,7 +135,7 @@ class CellRun:
             self._inbox.get()()
         self._show(self._grouper.finish())
         self._show_endings()
-        self._show_differing_results()
+        self._show_results()
         for key, text in self._held_notices.items():
             if key not in self._notices:
                 self._view.notice(text)
@@ -125,7 +146,7 @@ class CellRun:
         """Return what has happened to each rank so far."""
         ended = {*self._failures, *self._died, *self.busy}
         finished = tuple(rank for rank in sorted(self._engines) if rank not in ended)
-        return FailureStory(dict(self._failures), finished, dict(self._died))
+        return FailureStory(dict(self._failures), finished, dict(self._died), self.busy)
 
     def errors(self) -> dict[int, str]:
         """Return what each rank of the cell failed with, empty where it did not."""
@@ -156,18 +177,18 @@ class CellRun:
     # On the client's thread.
 
     def _receive(self, rank: int, message: Message) -> None:
-        if self._ended:
+        kind = message["header"]["msg_type"]
+        if self._ended and kind == "stream":
             self._context.run(self._show_late, rank, message)
-        elif message["content"].get("execution_state") != "busy":
+        elif kind == "status" or not self._ended:
             self._inbox.put(partial(self._handle, rank, message))
 
     def _receive_reply(self, rank: int, future: Any) -> None:
         self._inbox.put(partial(self._note_reply, rank, future.result()))
 
     def _show_late(self, rank: int, message: Message) -> None:
-        if message["header"]["msg_type"] == "stream":
-            self._handle(rank, message)
-            self._show(self._grouper.finish())
+        self._handle(rank, message)
+        self._show(self._grouper.finish())
 
     # On the thread that runs the cell.
 
@@ -195,6 +216,12 @@ class CellRun:
             self._died.setdefault(rank, "did not run the cell: an earlier one had just failed")
         elif isinstance(result, ipp_error.RemoteError) and result.ename == "EngineError":
             self._died.setdefault(rank, "died")
+        elif isinstance(result, ipp_error.RemoteError):
+            # IPython prints some failures (an unknown magic, an exception group) and sends no
+            # error message; the reply says that the cell failed all the same. (Its traceback
+            # is then that of an earlier failure.)
+            said = RankFailure(rank, result.ename, result.evalue, (), at_s=math.inf)
+            self._failures.setdefault(rank, said)
 
     def _handle(self, rank: int, message: Message) -> None:
         kind, content = message["header"]["msg_type"], message["content"]
@@ -220,8 +247,10 @@ class CellRun:
             )
 
     def _on_execute_result(self, rank: int, content: dict[str, Any], message: Message) -> None:
-        if self._shows_displays_of(rank):
+        if self._every_display:
             self._on_display_data(rank, content, message)
+        elif rank == self._lead:
+            self._lead_result = content
         if set(content["data"]) == {"text/plain"}:
             self._results[rank] = content["data"]["text/plain"]
 
@@ -230,12 +259,13 @@ class CellRun:
             self._view.clear_output(content.get("wait", False))
 
     def _on_error(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        at_s = self._failures[rank].at_s if rank in self._failures else math.inf
         self._failures[rank] = RankFailure(
             rank=rank,
             name=content["ename"],
             message=content["evalue"],
             traceback=tuple(content["traceback"]),
-            at_s=math.inf,  # until the rank says when
+            at_s=at_s,  # the rank says when as the cell ends
         )
 
     def _on_status(self, rank: int, content: dict[str, Any], _: Message) -> None:
@@ -244,7 +274,7 @@ class CellRun:
 
     def _on_ddp_magic(self, rank: int, content: dict[str, Any], _: Message) -> None:
         if content["kind"] == _POINTS_KIND:
-            self._view.points(content[_POINTS_KIND])
+            self._view.points(_as_points(content[_POINTS_KIND]))
         elif content["kind"] == "notice":
             self._notice(rank, content["key"], content["text"])
         elif content["kind"] == "ended":
@@ -279,10 +309,22 @@ class CellRun:
             elif self._every_display or self._lead not in self._endings:
                 self._view.text("stdout", f"[rank {rank}] {ending}")
 
-    def _show_differing_results(self) -> None:
-        """Show plain results that differ from the lead's; rich ones are shown once."""
-        if self._every_display or self._lead not in self._results:
+    def _show_results(self) -> None:
+        """Show the lead's result below all that was printed; of others, plain ones that differ."""
+        if self._lead_result is not None:
+            self._view.display(self._lead_result["data"], self._lead_result["metadata"], {})
+        if not self._shows_differing or self._lead not in self._results:
             return
+        shown = _without_addresses(self._results[self._lead])
         for rank, text in sorted(self._results.items()):
-            if text != self._results[self._lead]:
+            if _without_addresses(text) != shown:
                 self._view.text("stdout", f"[rank {rank}] {text}\n")
+
+
+def _as_points(wire: dict[str, list[tuple[int, float | str]]]) -> Points:
+    """Read points from a message; JSON has no NaN, so what is not finite came as its name."""
+    return {name: [(step, float(value)) for step, value in some] for name, some in wire.items()}
+
+
+def _without_addresses(text: str) -> str:
+    return _ADDRESS.sub("", text)

@@ -6,14 +6,16 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
+from ddp_magic.core.failures import named
 from ddp_magic.core.lifecycle import Event, Lifecycle, State
 from ddp_magic.core.options import CellOptions, StartOptions
 from ddp_magic.core.plan import CellPlan
-from ddp_magic.core.ranks import format_ranks
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.view import View
 from ddp_magic.errors import CellInterrupted, CellTimeout, StateError
@@ -60,6 +62,7 @@ class Session:
         self._finalizer = weakref.finalize(self, self._cluster.stop, term_grace_s=0)
         self._world: World | None = None
         self._last_errors: dict[int, str] = {}
+        self._cell_count = 0
         self._apart = False  # the ranks may not all have run the same code to its end
         self._run: CellRun | None = None
         self._background: BackgroundCell | None = None
@@ -192,7 +195,7 @@ class Session:
         header
             The lines above ``code`` in its notebook cell, for line numbers.
         execution_count
-            The cell's number in the notebook, for tracebacks.
+            The cell's number in the notebook, for tracebacks; by default cells are counted.
 
         Returns
         -------
@@ -219,15 +222,18 @@ class Session:
         self._await_last_run()
         world = self._ranks()
         engines = world.targets(options.ranks)
-        plan = self._plan(options, tuple(engines), header, execution_count)
+        self._cell_count += 1
+        plan = self._plan(options, tuple(engines), header, execution_count or self._cell_count)
         run = CellRun(world.client, engines, view, options.output)
         self._on(Event.RUN_CELL)
         self._run = run
+        view.begin()
         run.start(code, {_METADATA_KEY: plan.to_wire()})
         if not options.background:
             self._follow(run, options.timeout_s)
             return None
-        self._background = BackgroundCell(lambda: self._follow(run, options.timeout_s), self)
+        follow = partial(self._follow, run, options.timeout_s)
+        self._background = BackgroundCell(follow, self.interrupt, view)
         return self._background
 
     def interrupt(self) -> None:
@@ -235,6 +241,7 @@ class Session:
         run = self._run
         if run is not None and run.busy and self._life.allows(Event.INTERRUPT):
             self._on(Event.INTERRUPT)
+            run.stopped = True
             run.interrupt()
 
     # ---- variables
@@ -291,23 +298,34 @@ class Session:
     def _follow(self, run: CellRun, timeout_s: float | None) -> None:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            if not run.pump(until_s):
-                raise CellTimeout(f"The cell ran longer than {timeout_s:g} s and was stopped.")
+            in_time = run.pump(until_s)
+            if not in_time:
+                self._stop_run(run)
         except KeyboardInterrupt:
             self._stop_run(run)
-            raise CellInterrupted(run.story(), run.busy) from None
+            raise CellInterrupted(run.story()) from None
         except BaseException:
             self._stop_run(run)
             raise
         finally:
             run.finish()
             self._note_end(run)
+        if timeout_s is not None and not in_time:
+            raise CellTimeout(run.story(), timeout_s)
+        if run.stopped:
+            raise CellInterrupted(run.story())
         run.raise_failures()
 
     def _stop_run(self, run: CellRun) -> None:
-        """Interrupt the ranks that are busy and give them a moment to end."""
-        self.interrupt()
-        run.pump(time.monotonic() + _INTERRUPT_GRACE_S)
+        """Interrupt the ranks that are busy and give them a moment to end.
+
+        Stop pressed once more interrupts them once more, and then is waited for no longer.
+        """
+        for _ in range(2):
+            with suppress(KeyboardInterrupt):
+                self.interrupt()
+                run.pump(time.monotonic() + _INTERRUPT_GRACE_S)
+                return
 
     def _note_end(self, run: CellRun) -> None:
         self._last_errors.update(run.errors())
@@ -326,7 +344,7 @@ class Session:
             return
         if not run.pump(time.monotonic() + _SETTLE_S):
             raise StateError(
-                f"Rank {format_ranks(run.busy)} is still busy with the cell that was stopped.",
+                f"Still busy with the cell that was stopped: {named(run.busy)}.",
                 fix="Wait for it, or end it with `%ddp restart`.",
             )
         self._note_end(run)

@@ -10,6 +10,9 @@ from ddp_magic.core.view import MimeBundle, Points
 class TextView:
     """Prints a cell's output; curves need a notebook and are left out."""
 
+    def begin(self) -> None:
+        """Do nothing."""
+
     def text(self, stream: str, text: str) -> None:
         """Write to the process's ``stdout`` or ``stderr``."""
         file = sys.stderr if stream == "stderr" else sys.stdout

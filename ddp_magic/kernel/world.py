@@ -17,6 +17,7 @@ import psutil
 from ipyparallel import error as ipp_error
 
 from ddp_magic import errors
+from ddp_magic.core.failures import named
 from ddp_magic.core.options import StartOptions
 from ddp_magic.core.ranks import check_ranks, format_ranks
 from ddp_magic.core.status import RankStatus
@@ -30,6 +31,7 @@ from ddp_magic.version import __version__
 _JOIN_TIMEOUT_S = 120
 _CALL_TIMEOUT_S = 60
 _POLL_S = 0.1
+_RANK_BYTES = 150 * 2**20  # of a rank before the user's own data
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -92,7 +94,7 @@ class World:
             alive = format_ranks(rank for rank in self.engines if rank not in self.dead)
             others = f", or use the others with -r {alive.replace(' ', '')}" if alive else ""
             raise StateError(
-                f"Rank {format_ranks(dead)} has died.",
+                f"Dead: {named(dead)}.",
                 fix=f"Run `%ddp restart` to have all ranks back{others}.",
             )
         return {rank: self.engines[rank] for rank in sorted(wanted)}
@@ -136,6 +138,7 @@ def plan_topology(wanted: StartOptions) -> Topology:
             f"torch is not installed in this environment ({sys.prefix}).",
             fix="Install it: https://pytorch.org/get-started/locally",
         )
+    _check_memory(wanted.nproc)
     visible = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count())
     return choose_topology(
         wanted.nproc,
@@ -227,6 +230,17 @@ def _as_raised(error: ipp_error.RemoteError, prefix: str) -> Exception:
     if kind is not None:
         return kind(prefix + error.evalue)
     return StartError(f"{prefix}{error.ename}: {error.evalue}", context=str(error.traceback or ""))
+
+
+def _check_memory(nproc: int | None) -> None:
+    """Refuse what would leave this machine without memory before a rank trains anything."""
+    needed, free = (nproc or 0) * _RANK_BYTES, psutil.virtual_memory().available
+    if needed > free:
+        raise SetupError(
+            f"-n {nproc}: that many ranks need {needed / 2**30:,.0f} GiB of memory"
+            f" ({_RANK_BYTES // 2**20} MiB each), and {free / 2**30:,.1f} GiB are free.",
+            fix="Start fewer.",
+        )
 
 
 def _core_count() -> int:

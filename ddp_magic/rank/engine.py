@@ -58,13 +58,13 @@ class Rank:
             part.install()
         place = self.membership
         device = torch.device(place.device)
-        helpers = Helpers(self.losses, self.attacher, device)
+        self.helpers = Helpers(self.losses, self.attacher, device)
         names: dict[str, Any] = {
             "rank": place.rank,
             "world_size": place.world_size,
             "local_rank": place.local_rank,
             "device": device,
-            "ddp": helpers,
+            "ddp": self.helpers,
         }
         # As IPython does for `display`: builtins are seen from every cell and function, never
         # overwrite a user's variable, and are no globals that a script would take for its own.
@@ -93,6 +93,7 @@ class Rank:
     def _begin(self, plan: CellPlan, leads: bool) -> None:
         whole = len(plan.ranks) == self.membership.world_size
         self.channel.begin_cell()
+        self.helpers.begin_cell(plan.ranks)
         self.attacher.active = plan.wrap and whole
         self.sharder.shard = plan.shard and whole
         self.sharder.batch = plan.batch

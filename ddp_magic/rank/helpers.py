@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddp_magic.errors import StateError
 from ddp_magic.rank.attach import Attacher
 from ddp_magic.rank.losses import LossRecorder
 
@@ -19,12 +20,22 @@ class Helpers:
 
     Collectives among these (`mean`, `sum`, `gather`, `barrier`, `save`, `load`) must be called by
     every rank, as any collective must.
+
+    Raises
+    ------
+    StateError
+        By these, in a cell that runs on some ranks alone, where they would wait for ever.
     """
 
     def __init__(self, losses: LossRecorder, attacher: Attacher, device: torch.device) -> None:
         self._losses = losses
         self._attacher = attacher
         self._device = device
+        self._everyone = True
+
+    def begin_cell(self, ranks: tuple[int, ...]) -> None:
+        """Note which ranks run the cell."""
+        self._everyone = len(ranks) == dist.get_world_size()
 
     def __repr__(self) -> str:
         return f"<ddp: rank {dist.get_rank()} of {dist.get_world_size()}>"
@@ -56,12 +67,14 @@ class Helpers:
 
         A tensor gives a new tensor of its shape; a number gives a number.
         """
+        self._need_everyone("sum")
         total = torch.as_tensor(value).detach().clone()
         dist.all_reduce(total)
         return total if isinstance(value, torch.Tensor) else total.item()
 
     def mean(self, value: Any) -> Any:
         """Return the mean of ``value`` over all ranks (an integer's mean is a float)."""
+        self._need_everyone("mean")
         tensor = torch.as_tensor(value).detach()
         floating = tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.double()
         mean = self.sum(floating) / dist.get_world_size()
@@ -69,12 +82,14 @@ class Helpers:
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's ``value`` (anything that pickles), in rank order, on all ranks."""
+        self._need_everyone("gather")
         gathered: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, value)
         return gathered
 
     def barrier(self) -> None:
         """Wait until every rank has come here."""
+        self._need_everyone("barrier")
         dist.barrier()
 
     def wrap(self, module: torch.nn.Module, **ddp_kwargs: Any) -> torch.nn.Module:
@@ -86,6 +101,7 @@ class Helpers:
 
         Returns on every rank when the file is there.
         """
+        self._need_everyone("save")
         failure: list[BaseException | None] = [None]
         if dist.get_rank() == 0:
             failure = [_write(value, path)]
@@ -95,9 +111,17 @@ class Helpers:
 
     def load(self, path: str | os.PathLike[str], **kwargs: Any) -> Any:
         """Return what `save` wrote, on this rank's device unless ``map_location`` is given."""
+        self._need_everyone("load")
         dist.barrier()
         kwargs.setdefault("map_location", self._device)
         return torch.load(path, **kwargs)
+
+    def _need_everyone(self, name: str) -> None:
+        if not self._everyone:
+            raise StateError(
+                f"ddp.{name} takes every rank, and this cell runs on some alone.",
+                fix="Leave -r/--ranks out, or ddp." + name + ".",
+            )
 
 
 def _write(value: Any, path: str | os.PathLike[str]) -> BaseException | None:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import ast
 import asyncio
 import signal
+import tempfile
 import threading
 import types
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from ipykernel.compiler import XCachingCompiler
 from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.kernel import IPythonParallelKernel
+from IPython.core import page
 from IPython.core.getipython import get_ipython
 
+from ddp_magic.errors import DdpMagicError
+
 METADATA_KEY = "ddp_magic"
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class CellLife(Protocol):
@@ -34,15 +40,24 @@ class RankCompiler(XCachingCompiler):
 
     header = ""  # the lines that stand above the body in the notebook's cell
 
+    def get_code_name(self, raw_code: str, code: str, number: int) -> str:
+        """Return a file name that is the same on all ranks; ipykernel's tells the process."""
+        name = Path(super().get_code_name(raw_code, code, number)).name
+        return str(Path(tempfile.gettempdir(), "ddp_cell", name))
+
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
         """Parse ``source`` as if it stood below the header."""
         above = "\n" * self.header.count("\n")
         return super().ast_parse(above + source, filename, symbol)
 
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
-        """Keep the source with its header, so that tracebacks quote the right lines."""
+        """Keep the source with its header, so that tracebacks quote the right lines.
+
+        As a comment: whoever looks at the source (`inspect`, `executing`) has to parse it.
+        """
         raw_code = transformed_code if raw_code is None else raw_code
-        return super().cache(self.header + transformed_code, number, raw_code)
+        header = self.header.replace("%%ddp", "# %%ddp", 1)
+        return super().cache(header + transformed_code, number, raw_code)
 
 
 class RankShell(ZMQInteractiveShell):
@@ -52,6 +67,12 @@ class RankShell(ZMQInteractiveShell):
         """Run compiled code of the user's, the one place where an interrupt may be raised."""
         with self.kernel.interruptible():
             return await super().run_code(*args, **kwargs)
+
+    def _get_exc_info(self, exc_tuple: Any = None) -> Any:
+        """Leave this package's own frames out of tracebacks: they are not the user's."""
+        kind, error, traceback = super()._get_exc_info(exc_tuple)
+        _hide_own_frames(traceback)
+        return kind, error, traceback
 
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell without ``await`` as if no event loop ran, so that it may start its own."""
@@ -80,6 +101,12 @@ class RankKernel(IPythonParallelKernel):
         # cell with a top-level await; an engine has none, and the request was never answered.
         kernel.shell_channel_thread = types.SimpleNamespace(parent_thread=threading.main_thread())
         kernel.life = life
+        # The pager of a notebook is fed by the reply; of a rank's, the output is what is shown.
+        kernel.shell.set_hook("show_in_pager", page.as_hook(page.display_page), 0)
+        # In the notebook this package's errors are shown without frames, which are the magic's;
+        # here a line of the user's raises them.
+        if "_render_traceback_" in vars(DdpMagicError):
+            delattr(DdpMagicError, "_render_traceback_")
         kernel.in_user_code = kernel.interrupt_waits = False
         return kernel
 
@@ -173,6 +200,20 @@ class RankKernel(IPythonParallelKernel):
 
 def _plan_of(request: dict[str, Any]) -> dict[str, Any] | None:
     return request.get("metadata", {}).get(METADATA_KEY)
+
+
+def _hide_own_frames(traceback: types.TracebackType | None) -> None:
+    """Unlink every entry of this package from a traceback but its first."""
+    while traceback is not None:
+        following = traceback.tb_next
+        while following is not None and _is_own(following):
+            following = following.tb_next
+        traceback.tb_next = following
+        traceback = following
+
+
+def _is_own(entry: types.TracebackType) -> bool:
+    return entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
 def this_shell() -> ZMQInteractiveShell:

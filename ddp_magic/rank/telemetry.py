@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -124,5 +125,13 @@ class Sampler:
             self._report.flush()
 
     def _send_points(self) -> None:
-        if points := self._drain():
+        if drained := self._drain():
+            self._report.flush()  # what was done to the cell stands above its curve
+            points = {name: [_jsonable(point) for point in some] for name, some in drained.items()}
             self._send({"kind": "points", "points": points})
+
+
+def _jsonable(point: tuple[int, float]) -> tuple[int, float | str]:
+    """Write NaN and the infinities, which JSON lacks, as their names."""
+    step, value = point
+    return step, value if math.isfinite(value) else str(value)

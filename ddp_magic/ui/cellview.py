@@ -12,7 +12,8 @@ from ddp_magic.core.view import MimeBundle, Points
 if TYPE_CHECKING:
     from ddp_magic.ui.chart import LossChart
 
-_NOTICE_STYLE = "color: var(--jp-ui-font-color2, #757575); font-size: 0.9em"
+# Fixed, and legible in either theme: an untrusted notebook keeps no theme variable.
+_NOTICE_STYLE = "color: #808080; font-size: 0.9em; padding-left: 5px"
 
 
 class NotebookView:
@@ -22,11 +23,18 @@ class NotebookView:
         self._shell = shell
         self._chart: LossChart | None = None
         self._began_s = time.monotonic()
+        self._last_stream = "stdout"
+
+    def begin(self) -> None:
+        """Count the cell's time from here."""
+        self._began_s = time.monotonic()
 
     def text(self, stream: str, text: str) -> None:
         """Print text exactly as it is."""
-        file = sys.stderr if stream == "stderr" else sys.stdout
-        file.write(text)
+        if stream != self._last_stream:
+            _stream(self._last_stream).flush()  # each is sent by a timer of its own
+            self._last_stream = stream
+        _stream(stream).write(text)
 
     def display(self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle) -> None:
         """Show a rich output."""
@@ -72,3 +80,7 @@ class NotebookView:
         sys.stdout.flush()
         sys.stderr.flush()
         self._shell.display_pub.publish(data, metadata, transient=transient, update=update)
+
+
+def _stream(name: str) -> Any:
+    return sys.stderr if name == "stderr" else sys.stdout

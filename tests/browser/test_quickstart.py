@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat import NotebookNode
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, ViewportSize, expect
 
 from tests.browser.lab import DEADLINE_S, Lab, NotebookPage
 from tests.browser.test_chart import INK, POINTS
@@ -25,7 +25,8 @@ _WATCH = f"""index => {{
         if (running && points > (window.seen.at(-1) ?? 0)) window.seen.push(points);
     }}, 50);
 }}"""
-_TALL = {"width": 1100, "height": 2400}  # the whole notebook: JupyterLab draws what is in view
+# The whole notebook: JupyterLab draws what is in view.
+_TALL: ViewportSize = {"width": 1100, "height": 2400}
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(2 * _RUN_S)]
 

@@ -40,6 +40,26 @@ def test_a_death_is_told_before_what_it_caused() -> None:
     assert story.lines() == ["rank 1 died", "rank 0 failed with RuntimeError: x"]
 
 
+def test_what_was_stopped_did_not_fail() -> None:
+    story = _story(
+        _failure(0, "KeyboardInterrupt", text=""), _failure(1, "KeyboardInterrupt", text="")
+    )
+    assert story.lines() == ["both ranks stopped here"]
+
+
+def test_busy_ranks_are_named() -> None:
+    story = FailureStory({0: _failure(0)}, (), {}, busy=(1, 2))
+    assert story.lines() == [
+        "rank 0 failed with ValueError: x",
+        "ranks 1-2 still busy; `%ddp restart` ends what does not stop",
+    ]
+
+
+def test_a_missing_name_is_known() -> None:
+    assert _failure(0, "NameError", text="name 'y' is not defined").missing_name == "y"
+    assert _failure(0, "ValueError", text="name 'y' is not defined").missing_name == ""
+
+
 def test_only_the_first_line_of_a_message_is_repeated() -> None:
     assert _failure(0, text="one\ntwo").headline == "ValueError: one"
     assert _failure(0, text="").headline == "ValueError"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import sys
+
 import pytest
 
-from ddp_magic import CellError, CellTimeout, Session, StateError, UsageError
+from ddp_magic import CellError, CellInterrupted, CellTimeout, Session, StateError, UsageError
 from ddp_magic.testing import RecordingView
 from tests.kernel.conftest import Run
 
@@ -226,6 +229,42 @@ def test_the_next_cell_works_at_once_after_a_failure(session: Session, run: Run)
     assert session.pull("ok") == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("%nosuchmagic\nprint('unreached')", "UsageError"),
+        ("%%nosuchmagic\n1", "UsageError"),
+        ("await __import__('asyncio').sleep(0)\n%nosuchmagic", "UsageError"),
+    ],
+)
+def test_what_ipython_only_prints_fails_the_cell_too(run: Run, code: str, name: str) -> None:
+    with pytest.raises(CellError, match=name):
+        run(code)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
+def test_an_exception_group_fails_the_cell(run: Run) -> None:
+    with pytest.raises(CellError, match="ExceptionGroup: e"):
+        run("raise ExceptionGroup('e', [ValueError('v')])")
+
+
+def test_losses_that_are_not_finite_are_drawn_as_they_are(run: Run) -> None:
+    view = run("ddp.log(a=float('nan'))\nddp.log(a=float('inf'))\nddp.log(a=1.0)")
+    (_, first), (_, second), (_, third) = view.curves["a"]
+    assert math.isnan(first)
+    assert (second, third) == (math.inf, 1.0)
+
+
+def test_help_on_an_object_is_shown(run: Run) -> None:
+    view = run("len?")
+    assert any("number of items" in str(data) for data in view.displays)
+
+
+def test_only_rank_0s_result_is_shown_if_asked(run: Run) -> None:
+    assert run("rank", output="rank0").stdout == ""
+    assert run("object()").stdout == ""
+
+
 def test_sys_exit_ends_the_cell_and_not_the_rank(session: Session, run: Run) -> None:
     with pytest.raises(CellError, match="SystemExit"):
         run("import sys\nsys.exit(3)")
@@ -276,6 +315,44 @@ def test_a_timeout_stops_the_cell(session: Session, run: Run) -> None:
     assert session.pull("kept") == [1, 1]
 
 
+def test_a_timeout_does_not_hide_a_failure(run: Run) -> None:
+    with pytest.raises(CellTimeout) as caught:
+        run(
+            "if rank == 1: raise ValueError('the cause')\nimport time\ntime.sleep(100)",
+            timeout_s=2,
+        )
+    assert "ddp: rank 1 failed with ValueError: the cause" in caught.value._render_traceback_()
+
+
+def test_a_failure_is_told_while_the_others_go_on(session: Session) -> None:
+    view = RecordingView()
+    with pytest.raises(CellTimeout):
+        session.run(
+            "if rank == 1: raise ValueError('early')\nimport time\ntime.sleep(100)",
+            view=view,
+            timeout_s=4,
+        )
+    assert view.notices == [
+        "ddp: rank 1 has failed with ValueError: early; rank 0 still at it: Stop ends the cell"
+    ]
+
+
+def test_collective_helpers_refuse_a_subset(run: Run) -> None:
+    for call in ("mean(1)", "sum(1)", "gather(1)", "barrier()", "save(1, 'x')", "load('x')"):
+        with pytest.raises(CellError, match="takes every rank") as caught:
+            run(f"ddp.{call}", ranks=(0,))
+        assert "line 1" in "\n".join(caught.value._render_traceback_())
+
+
+def test_tracebacks_hold_no_frames_of_this_package(run: Run) -> None:
+    with pytest.raises(CellError) as caught:
+        run(
+            "import torch\nloss = torch.ones(1, requires_grad=True).sum()\n"
+            "loss.register_hook(lambda g: 1 / 0)\nloss.backward()"
+        )
+    assert "ddp_magic" not in "\n".join(caught.value._render_traceback_())
+
+
 def test_a_cell_in_the_background(session: Session) -> None:
     view = RecordingView()
     handle = session.run("y = 5\nprint('behind')", view=view, background=True)
@@ -286,6 +363,7 @@ def test_a_cell_in_the_background(session: Session) -> None:
     assert failing is not None
     with pytest.raises(CellError):
         failing.result(timeout_s=20)
+    assert "ddp: both ranks failed with ZeroDivisionError" in failing._view.stderr  # type: ignore[attr-defined]
     session.run("z = y", view=view)
     assert session.pull("z") == [5, 5]
 
@@ -297,6 +375,7 @@ def test_a_background_cell_can_be_stopped(session: Session, run: Run) -> None:
     assert handle is not None
     handle.interrupt()
     assert handle.wait(10)
+    assert isinstance(handle.error, CellInterrupted)
     assert run("print('next')").stdout == "next\n"
 
 

@@ -60,6 +60,7 @@ def test_one_seed_for_all_ranks(cold: Session) -> None:
     ("options", "error", "words"),
     [
         ({"nproc": 0}, UsageError, "-n/--nproc 0"),
+        ({"nproc": 9_999_999}, SetupError, "GiB of memory"),
         ({"backend": "mpi"}, UsageError, "--backend mpi"),
         ({"backend": "nccl"}, SetupError, "GPU"),
     ],

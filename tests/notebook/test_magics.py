@@ -94,6 +94,12 @@ def test_bad_options_name_the_option_and_the_fix(notebook: Notebook, cell: str, 
     assert notebook.run("%%ddp\nprint('works')").text() == "works\n"
 
 
+def test_a_name_of_the_notebooks_is_known_as_such(notebook: Notebook) -> None:
+    notebook.run("mine = 1")
+    output = notebook.run("%%ddp\nprint(mine)")
+    assert "`mine` is defined in the notebook, not on the ranks" in output.error["traceback"][-1]
+
+
 def test_stop_interrupts_the_cell_and_keeps_the_variables(notebook: Notebook) -> None:
     def stop(message: Message) -> None:
         if "begun" in message["content"].get("text", ""):
@@ -108,6 +114,43 @@ def test_stop_interrupts_the_cell_and_keeps_the_variables(notebook: Notebook) ->
     assert output.error["ename"] == "CellInterrupted"
     assert "line 5" in "\n".join(output.error["traceback"])
     assert notebook.run("%%ddp\nprint(kept)").text() == "kept\n"
+
+
+def test_stop_pressed_twice_leaves_the_session_usable(notebook: Notebook) -> None:
+    def stop(message: Message) -> None:
+        if "begun" in message["content"].get("text", ""):
+            notebook.interrupt()
+            notebook.interrupt()
+
+    output = notebook.run("%%ddp\nprint('begun', flush=True)\nwhile True: pass", on_output=stop)
+    assert output.status == "error"
+    assert notebook.run("%%ddp\nprint('usable')").text() == "usable\n"
+
+
+def test_losses_are_named_as_in_the_cell(notebook: Notebook) -> None:
+    output = notebook.run(
+        "%%ddp\nimport torch\nw = torch.nn.Parameter(torch.ones(2))\n"
+        "for _ in range(3):\n    gen, critic = w.sum(), (w * 2).sum()\n"
+        "    gen.backward()\n    critic.backward()"
+    )
+    summary = output.data("text/plain")[-1]
+    assert "gen 2 → 2, critic 4 → 4 over 3 steps" in summary
+
+
+def test_a_result_stands_below_what_all_ranks_printed(notebook: Notebook) -> None:
+    output = notebook.run("%%ddp\nprint('rank', rank)\n42")
+    kinds = [o["msg_type"] for o in output.outputs]
+    assert kinds[-1] == "display_data"
+    assert output.text() == "rank 0\n[rank 1] rank 1\n"
+
+
+def test_streams_keep_their_order(notebook: Notebook) -> None:
+    output = notebook.run(
+        "%%ddp\nimport sys\nfor i in range(3):\n    print('out', i, flush=True)\n"
+        "    print('err', i, file=sys.stderr, flush=True)"
+    )
+    texts = "".join(o["content"]["text"] for o in output.outputs)
+    assert texts == "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n"
 
 
 def test_display_of_a_rank_is_shown_in_the_cell(notebook: Notebook) -> None:
