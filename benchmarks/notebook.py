@@ -12,6 +12,7 @@ from jupyter_client.manager import start_new_kernel
 
 _START_TIMEOUT_S = 60
 _CELL_TIMEOUT_S = 120
+_KERNEL_ARGUMENTS = ["--log-level=ERROR", "--HistoryManager.hist_file=:memory:"]
 _HERE = str(Path(__file__).parent)
 
 
@@ -30,7 +31,10 @@ class Notebook:
 
     def __init__(self) -> None:
         self._manager, self._client = start_new_kernel(
-            startup_timeout=_START_TIMEOUT_S, kernel_name="python3", cwd=_HERE
+            startup_timeout=_START_TIMEOUT_S,
+            kernel_name="python3",
+            cwd=_HERE,
+            extra_arguments=_KERNEL_ARGUMENTS,
         )
         self.texts: dict[str, str] = {}
         self.widgets = 0
