@@ -15,7 +15,7 @@ from compare import Comparison, Metric, alternate, core_count, print_table
 from notebook import Notebook
 
 _RANKS = 2
-_ROUNDS = 8
+_ROUNDS = 6
 _RUNS = {"small": (50, 1000), "middling": (5, 40)}  # steps before measuring, and measured
 _SCRIPT = Path(__file__).with_name("torchrun_rank.py")
 _END_TIMEOUT_S = 30

@@ -178,13 +178,31 @@ class CellRun:
 
     def _receive(self, rank: int, message: Message) -> None:
         kind = message["header"]["msg_type"]
-        if self._ended and kind == "stream":
-            self._context.run(self._show_late, rank, message)
-        elif kind == "status" or not self._ended:
+        if rank in self._replied:
+            self._replied[rank] = time.monotonic()
+        if kind == "status":
+            if message["content"]["execution_state"] == "idle":
+                self._idle.add(rank)
+                self._wake_at_end()
+        elif kind == "execute_input":
+            self._begun.add(rank)
+            if self._interrupting:
+                self._inbox.put(partial(self._signal, [rank]))
+        elif not self._ended:
             self._inbox.put(partial(self._handle, rank, message))
+        elif kind == "stream":
+            self._context.run(self._show_late, rank, message)
 
     def _receive_reply(self, rank: int, future: Any) -> None:
-        self._inbox.put(partial(self._note_reply, rank, future.result()))
+        if isinstance(result := future.result(), ipp_error.KernelError):
+            self._inbox.put(partial(self._note_failed_reply, rank, result))
+        self._replied[rank] = time.monotonic()
+        self._wake_at_end()
+
+    def _wake_at_end(self) -> None:
+        """Wake the thread that runs the cell once, and not for each rank's every sign of life."""
+        if not self.busy:
+            self._inbox.put(_nothing)
 
     def _show_late(self, rank: int, message: Message) -> None:
         self._handle(rank, message)
@@ -199,24 +217,17 @@ class CellRun:
         self._interrupting = True
         self._signal([rank for rank in self.busy if rank in self._begun])
 
-    def _on_execute_input(self, rank: int, content: dict[str, Any], _: Message) -> None:
-        self._begun.add(rank)
-        if self._interrupting:
-            self._signal([rank])
-
     def _signal(self, ranks: list[int]) -> None:
         if ranks:
             targets = [self._engines[rank] for rank in ranks]
             self._client.send_signal(signal.SIGINT, targets, block=False)
 
-    def _note_reply(self, rank: int, result: Any) -> None:
-        self._replied[rank] = time.monotonic()
+    def _note_failed_reply(self, rank: int, result: ipp_error.KernelError) -> None:
         if isinstance(result, ipp_error.TaskAborted):
-            self._idle.add(rank)
             self._died.setdefault(rank, "did not run the cell: an earlier one had just failed")
-        elif isinstance(result, ipp_error.RemoteError) and result.ename == "EngineError":
+        elif result.ename == "EngineError":
             self._died.setdefault(rank, "died")
-        elif isinstance(result, ipp_error.RemoteError):
+        else:
             # IPython prints some failures (an unknown magic, an exception group) and sends no
             # error message; the reply says that the cell failed all the same. (Its traceback
             # is then that of an earlier failure.)
@@ -225,8 +236,6 @@ class CellRun:
 
     def _handle(self, rank: int, message: Message) -> None:
         kind, content = message["header"]["msg_type"], message["content"]
-        if rank in self._replied:
-            self._replied[rank] = time.monotonic()
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None:
             handler(rank, content, message)
@@ -267,10 +276,6 @@ class CellRun:
             traceback=tuple(content["traceback"]),
             at_s=at_s,  # the rank says when as the cell ends
         )
-
-    def _on_status(self, rank: int, content: dict[str, Any], _: Message) -> None:
-        if content["execution_state"] == "idle":
-            self._idle.add(rank)
 
     def _on_ddp_magic(self, rank: int, content: dict[str, Any], _: Message) -> None:
         if content["kind"] == _POINTS_KIND:
@@ -328,3 +333,7 @@ def _as_points(wire: dict[str, list[tuple[int, float | str]]]) -> Points:
 
 def _without_addresses(text: str) -> str:
     return _ADDRESS.sub("", text)
+
+
+def _nothing() -> None:
+    """What the thread that runs the cell is woken with."""

@@ -18,7 +18,14 @@ def check_syntax(code: str, header: str = "") -> None:
     header
         The lines that stand above the body in its cell.
     """
-    shell = get_ipython()
-    transform = shell.transform_cell if shell else TransformerManager().transform_cell
-    source = "\n" * header.count("\n") + transform(code)
+    above = "\n" * header.count("\n")
+    try:
+        _compile(above + code)  # most cells are plain Python, and to transform one takes longer
+    except SyntaxError:
+        shell = get_ipython()
+        transform = shell.transform_cell if shell else TransformerManager().transform_cell
+        _compile(above + transform(code))
+
+
+def _compile(source: str) -> None:
     compile(source, "<ddp cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

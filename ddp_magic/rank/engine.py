@@ -100,7 +100,8 @@ class Rank:
         self.losses.begin_cell()
         self.losses.recording = plan.plot and leads
         self.gate.begin_cell()
-        self.sampler.begin_cell()
+        if leads:
+            self.sampler.begin_cell()
         if plan.resync:
             self.attacher.resync()
 

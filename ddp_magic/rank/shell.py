@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import os
 import signal
 import tempfile
 import threading
@@ -42,8 +43,8 @@ class RankCompiler(XCachingCompiler):
 
     def get_code_name(self, raw_code: str, code: str, number: int) -> str:
         """Return a file name that is the same on all ranks; ipykernel's tells the process."""
-        name = Path(super().get_code_name(raw_code, code, number)).name
-        return str(Path(tempfile.gettempdir(), "ddp_cell", name))
+        name = os.path.basename(super().get_code_name(raw_code, code, number))
+        return os.path.join(tempfile.gettempdir(), "ddp_cell", name)
 
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
         """Parse ``source`` as if it stood below the header."""
