@@ -25,6 +25,9 @@ _LOG_TAIL_LINES = 15
 _CONTROLLER_ARGS = [
     # An engine counts as registered at the hub's next heartbeat: 3 s apart by default.
     "--HeartMonitor.period=100",
+    # A rank's death is told by its nanny at once; silence alone must last as long as by default
+    # (30 s), for a process that was suspended or swapped out is not dead.
+    "--HeartMonitor.max_heartmonitor_misses=300",
     "--log-level=ERROR",
 ]
 

@@ -112,6 +112,15 @@ def test_a_killed_rank_ends_the_cell_and_the_others_live(cold: Session) -> None:
     cold.run("pass", view=RecordingView())
 
 
+def test_a_rank_that_is_suspended_for_a_while_is_not_dead(cold: Session) -> None:
+    cold.run("kept = rank", view=RecordingView())
+    rank = psutil.Process(cold.status().ranks[1].pid)
+    rank.suspend()
+    threading.Timer(2.5, rank.resume).start()
+    cold.run("pass", view=RecordingView())
+    assert cold.pull("kept") == [0, 1]
+
+
 def test_start_twice_is_refused_with_the_story(cold: Session) -> None:
     cold.start()
     with pytest.raises(StateError, match="Cannot start: the ranks are ready"):
