@@ -2,44 +2,85 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
-from itertools import repeat
 
 _PATIENCE_S = 1.0  # how long a line waits for the lead rank to print it too
 _SETTLE_S = 0.3  # the same once the lead has got that far: longer than an engine's flush interval
 _WINDOW = 500  # how many lines apart two equal lines may stand
 _MOST_LINES = 50_000  # kept of one rank and stream, to compare
 _MOST_CHARS = 4_000_000
+_LONGEST_RUN = 8192  # lines that are compared at once
+_DROPPED = 10_000  # lines that may be dropped before their memory is freed
 
 
-class LeadLog:
-    """The lead rank's latest lines, numbered from the first it printed."""
+class Lines:
+    """Lines in the order in which they came, numbered from the first.
+
+    Attributes
+    ----------
+    start, end
+        The numbers of the first line that is kept, and of the next that comes.
+    chars
+        How long the lines are that are kept.
+    """
 
     def __init__(self) -> None:
+        self.start = self.end = self.chars = 0
         self._lines: list[str] = []
+        self._offset = 0  # number of the first in memory
+        self._ends: list[int] = []  # of each batch: the number after its last line, and its time
         self._times_s: list[float] = []
-        self._chars = 0
-        self._where: dict[str, list[int]] = {}
-        self._indexed = 0
-        self.start = 0
-        self.end = 0
+
+    def __len__(self) -> int:
+        return self.end - self.start
 
     def extend(self, lines: Sequence[str], now_s: float) -> None:
-        self._lines.extend(lines)
-        self.end += len(lines)
-        self._times_s.extend(repeat(now_s, len(lines)))
-        self._chars += sum(map(len, lines))
-        if len(self._lines) > _MOST_LINES or self._chars > _MOST_CHARS:
-            self._forget()
+        if lines:
+            self._lines.extend(lines)
+            self.end += len(lines)
+            self.chars += sum(map(len, lines))
+            self._ends.append(self.end)
+            self._times_s.append(now_s)
+
+    def slice(self, first: int, last: int) -> list[str]:
+        return self._lines[first - self._offset : last - self._offset]
 
     def line(self, number: int) -> str:
-        return self._lines[number - self.start]
+        return self._lines[number - self._offset]
 
     def time_s(self, number: int) -> float | None:
         """When the line came; None if it has not."""
-        return self._times_s[number - self.start] if number < self.end else None
+        return self._times_s[bisect_right(self._ends, number)] if number < self.end else None
+
+    def batch_end(self, number: int) -> int:
+        """The number after the last line that came together with this one."""
+        return self._ends[bisect_right(self._ends, number)]
+
+    def drop(self, count: int) -> None:
+        """Forget the first lines."""
+        self.chars -= sum(map(len, self.slice(self.start, self.start + count)))
+        self.start += count
+        if self.start - self._offset > _DROPPED:
+            del self._lines[: self.start - self._offset]
+            self._offset = self.start
+            gone = bisect_right(self._ends, self.start)
+            del self._ends[:gone], self._times_s[:gone]
+
+
+class LeadLog(Lines):
+    """The lead rank's latest lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._where: dict[str, list[int]] = {}
+        self._indexed = 0
+
+    def extend(self, lines: Sequence[str], now_s: float) -> None:
+        super().extend(lines, now_s)
+        if len(self) > _MOST_LINES or self.chars > _MOST_CHARS:
+            self._forget()
 
     def find(self, line: str, first: int, last: int) -> int | None:
         """Return the number of the first such line from ``first`` to before ``last``."""
@@ -57,12 +98,8 @@ class LeadLog:
         self._indexed = self.end
 
     def _forget(self) -> None:
-        count = 0
-        while len(self._lines) - count > _MOST_LINES // 2 or self._chars > _MOST_CHARS // 2:
-            self._chars -= len(self._lines[count])
-            count += 1
-        del self._lines[:count], self._times_s[:count]
-        self.start += count
+        while len(self) > _MOST_LINES // 2 or self.chars > _MOST_CHARS // 2:
+            self.drop(1)
         self._where.clear()
         self._indexed = self.start
 
@@ -78,66 +115,88 @@ class Follower:
     def __init__(self, rank: int, log: LeadLog) -> None:
         self.rank = rank
         self._log = log
-        self._waiting: deque[tuple[str, float]] = deque()
-        self._chars = 0
+        self._waiting = Lines()
         self._next = 0  # number of the lead's line to compare with
         self._matched_s = -_PATIENCE_S
-        self._passed: dict[str, int] = {}
-        self._passed_before: dict[str, int] = {}
+        self._passed: Counter[str] = Counter()
+        self._passed_before: Counter[str] = Counter()
+        self._run = 1  # how many lines to compare at once, as the last comparison suggests
 
     @property
     def head(self) -> str | None:
         """The first line that is not yet known to be equal."""
-        return self._waiting[0][0] if self._waiting else None
+        waiting = self._waiting
+        return waiting.line(waiting.start) if waiting else None
 
     @property
     def arrival_s(self) -> float:
-        return self._waiting[0][1]
+        return self._waiting.time_s(self._waiting.start) or 0.0
 
     @property
     def overfull(self) -> bool:
-        return len(self._waiting) > _MOST_LINES or self._chars > _MOST_CHARS
+        return len(self._waiting) > _MOST_LINES or self._waiting.chars > _MOST_CHARS
+
+    @property
+    def batch_length(self) -> int:
+        """How many of the first lines came together."""
+        return self._waiting.batch_end(self._waiting.start) - self._waiting.start
+
+    def heads(self, count: int) -> list[str]:
+        """Return the first lines."""
+        return self._waiting.slice(self._waiting.start, self._waiting.start + count)
 
     def extend(self, lines: Sequence[str], now_s: float) -> None:
-        self._waiting.extend(zip(lines, repeat(now_s)))
-        self._chars += sum(map(len, lines))
+        self._waiting.extend(lines, now_s)
 
     def drop_equal(self, now_s: float) -> None:
         """Drop the first lines as far as the lead printed them too."""
         self._next = max(self._next, self._log.start)
-        while self._waiting and self._match(self._waiting[0][0]):
-            self._pop()
+        while self._waiting:
+            count = self._equal_run() or int(self._match(self.heads(1)[0]))
+            if not count:
+                return
+            self._waiting.drop(count)
             self._matched_s = now_s
 
-    def is_due(self, now_s: float) -> bool:
-        """Tell whether the first line has waited long enough to be called different."""
+    def is_due(self, now_s: float, count: int = 1) -> bool:
+        """Tell whether the first lines have waited long enough to be called different."""
         if not self._waiting:
             return False
         arrival_s = self.arrival_s
-        if self.overfull or now_s >= max(arrival_s, self._matched_s) + _PATIENCE_S:
+        if now_s >= max(arrival_s, self._matched_s) + _PATIENCE_S or (self.overfull and count == 1):
             return True
-        reached_s = self._log.time_s(self._next)
+        reached_s = self._log.time_s(self._next + count - 1)
         return reached_s is not None and now_s >= max(arrival_s, reached_s) + _SETTLE_S
 
-    def pop_different(self, now_s: float) -> None:
-        """Drop the first line as one that stands in place of the lead's, and equal ones after."""
-        self._pop()
-        if self._next < self._log.end:
-            self._pass_over(self._next + 1)
+    def is_unlike(self, lines: Sequence[str]) -> bool:
+        """Tell whether the lead has none of these lines where they would be looked for."""
+        distinct = set(lines)
+        near = self._log.slice(self._next, self._next + len(lines) + _WINDOW)
+        return all(map(distinct.isdisjoint, (near, self._passed, self._passed_before)))
+
+    def pop_different(self, now_s: float, count: int = 1) -> None:
+        """Drop the first lines as ones that stand in place of the lead's, and equal ones after."""
+        self._waiting.drop(count)
+        self._pass_over(max(self._next, min(self._next + count, self._log.end)))
         self.drop_equal(now_s)
 
-    def _pop(self) -> None:
-        line, _ = self._waiting.popleft()
-        self._chars -= len(line)
+    def _equal_run(self) -> int:
+        """Pass over lines of the lead that equal the first that wait; return how many."""
+        log, waiting = self._log, self._waiting
+        while (count := min(self._run, len(waiting), log.end - self._next)) > 0:
+            if self.heads(count) == log.slice(self._next, self._next + count):
+                self._run = min(2 * self._run, _LONGEST_RUN)
+                self._next += count
+                return count
+            self._run = 1
+            if count == 1:
+                break
+        return 0
 
     def _match(self, line: str) -> bool:
-        log, number = self._log, self._next
-        if number < log.end and log.line(number) == line:
-            self._next = number + 1
-            return True
         if self._take_passed(line):
             return True
-        ahead = log.find(line, number, number + _WINDOW)
+        ahead = self._log.find(line, self._next, self._next + _WINDOW)
         if ahead is None:
             return False
         self._pass_over(ahead)
@@ -145,11 +204,10 @@ class Follower:
         return True
 
     def _pass_over(self, end: int) -> None:
-        for number in range(self._next, end):
-            line = self._log.line(number)
-            self._passed[line] = self._passed.get(line, 0) + 1
+        for first in range(self._next, end, _WINDOW):
+            self._passed.update(self._log.slice(first, min(first + _WINDOW, end)))
             if len(self._passed) >= _WINDOW:
-                self._passed_before, self._passed = self._passed, {}
+                self._passed_before, self._passed = self._passed, Counter()
         self._next = end
 
     def _take_passed(self, line: str) -> bool:

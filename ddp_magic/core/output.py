@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Protocol
 
 from ddp_magic.core.align import Follower, LeadLog
@@ -12,6 +12,7 @@ from ddp_magic.core.lines import LineSplitter, is_erased, last_state, text_besid
 from ddp_magic.core.ranks import format_ranks
 
 _STREAMS = ("stdout", "stderr")
+_LONGEST_RUN = 8192  # lines that are taken at once
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class _Grouped:
         self._splitters = {rank: LineSplitter(text_beside_bar) for rank in ranks}
         self._log = LeadLog()
         self._followers = {rank: Follower(rank, self._log) for rank in ranks[1:]}
+        self._run = 1  # how many lines to take at once, as the last ones suggest
         self._line_open = False  # what is shown ends within a line of the lead
 
     def feed(self, rank: int, text: str, now_s: float) -> list[Chunk]:
@@ -163,7 +165,7 @@ class _Grouped:
         overfull = any(follower.overfull for follower in self._followers.values())
         return overfull or self._splitters[self._lead].rest_is_bar
 
-    def _take_due(self, now_s: float) -> list[tuple[tuple[int, ...], str]]:
+    def _take_due(self, now_s: float) -> list[tuple[tuple[int, ...], list[str]]]:
         """Take the lines that are different for certain, with the ranks that printed them."""
         different = []
         followers = self._followers.values()
@@ -171,20 +173,38 @@ class _Grouped:
             first = min(due, key=lambda each: (each.arrival_s, each.rank))
             arrival_s = first.arrival_s
             while first.is_due(now_s) and first.arrival_s == arrival_s:  # one rank's lines together
-                line = first.head or ""
-                same = [each for each in followers if each.head == line]
+                same = [each for each in followers if each.head == first.head]
+                lines = first.heads(self._different_run(first, same, now_s))
                 for follower in same:
-                    follower.pop_different(now_s)
-                different.append((tuple([each.rank for each in same]), line))
+                    follower.pop_different(now_s, len(lines))
+                different.append((tuple([each.rank for each in same]), lines))
         return different
 
-    def _show(self, different: Sequence[tuple[tuple[int, ...], str]]) -> list[Chunk]:
+    def _different_run(self, first: Follower, same: Sequence[Follower], now_s: float) -> int:
+        """Return how many lines, the head and what follows it, can be taken at once."""
+        count = min(self._run, *(each.batch_length for each in same))
+        while count > 1 and not self._differ(first, same, count, now_s):
+            count //= 2
+        self._run = min(2 * count, _LONGEST_RUN)
+        return count
+
+    def _differ(self, first: Follower, same: Sequence[Follower], count: int, now_s: float) -> bool:
+        """Tell whether the first lines of some ranks are equal, due, and nobody else's."""
+        lines = first.heads(count)
+        others = [each.head for each in self._followers.values() if each not in same]
+        return (
+            first.is_due(now_s, count)
+            and all(each.heads(count) == lines and each.is_unlike(lines) for each in same)
+            and not any(head in lines for head in others)
+        )
+
+    def _show(self, different: Sequence[tuple[tuple[int, ...], list[str]]]) -> list[Chunk]:
         if not different:
             return []
         self._see_line()
         chunks = []
         for ranks, group in groupby(different, key=lambda pair: pair[0]):
-            text = _mark(ranks, [line for _, line in group])
+            text = _mark(ranks, list(chain.from_iterable(lines for _, lines in group)))
             chunks.append(Chunk(self._stream, text, ranks[0] if len(ranks) == 1 else None))
         if self._line_open:
             chunks[0] = Chunk(self._stream, "\n" + chunks[0].text, chunks[0].rank)

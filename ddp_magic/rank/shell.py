@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import logging
 import os
 import signal
 import tempfile
@@ -102,6 +103,7 @@ class RankKernel(IPythonParallelKernel):
         # cell with a top-level await; an engine has none, and the request was never answered.
         kernel.shell_channel_thread = types.SimpleNamespace(parent_thread=threading.main_thread())
         kernel.life = life
+        kernel.log.setLevel(logging.WARNING)  # it makes several records of each request
         # The pager of a notebook is fed by the reply; of a rank's, the output is what is shown.
         kernel.shell.set_hook("show_in_pager", page.as_hook(page.display_page), 0)
         # In the notebook this package's errors are shown without frames, which are the magic's;
@@ -135,6 +137,14 @@ class RankKernel(IPythonParallelKernel):
         if _plan_of(parent) is not None:
             self.life.close_cell(failed=reply_content["status"] != "ok")
         return super().finish_metadata(parent, metadata, reply_content)
+
+    def _publish_status(
+        self, status: str, channel: str, parent: dict[str, Any] | None = None
+    ) -> None:
+        """Leave out that a cell has begun: its input, published next, says so."""
+        request = parent or self.get_parent(channel)
+        if status == "idle" or channel != "shell" or _plan_of(request) is None:
+            super()._publish_status(status, channel, parent)
 
     def pre_handler_hook(self) -> None:
         """Take SIGINT while a request is handled."""
