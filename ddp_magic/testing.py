@@ -17,6 +17,7 @@ class RecordingView:
     displays: list[MimeBundle] = field(default_factory=list)
     updates: list[MimeBundle] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    progresses: list[str] = field(default_factory=list)
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     cleared: int = 0
     finished: int = 0
@@ -61,6 +62,10 @@ class RecordingView:
     def notice(self, text: str) -> None:
         """Keep a notice."""
         self.notices.append(text)
+
+    def progress(self, text: str) -> None:
+        """Keep it."""
+        self.progresses.append(text)
 
     def points(self, points: Points) -> None:
         """Keep points."""

@@ -9,8 +9,8 @@
                        FAILED                   STOPPING ── stopped ──> STOPPED
                                                              INTERRUPTING ── cell_ended ──> READY
 
-A rank's death leads to DEGRADED from any state in which ranks live; what is impossible
-raises `StateError` with the story of the last events.
+A rank's death leads to DEGRADED from any state in which ranks live, the end of what they all
+need to LOST; what is impossible raises `StateError` with the story of the last events.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class State(Enum):
     DEGRADED = "a rank has died"
     STOPPING = "the ranks are being stopped"
     STOPPED = "the ranks have been stopped"
+    LOST = "the ranks have been lost"
     FAILED = "the ranks could not be started"
 
 
@@ -45,12 +46,16 @@ class Event(Enum):
     CELL_ENDED = "cell ended"
     INTERRUPT = "interrupt"
     RANK_DIED = "rank died"
+    LOST = "lost"
     STOP = "stop"
     STOPPED = "stopped"
 
 
 _NEXT: dict[tuple[State, Event], State] = {
-    **{(state, Event.START): State.STARTING for state in (State.COLD, State.STOPPED, State.FAILED)},
+    **{
+        (state, Event.START): State.STARTING
+        for state in (State.COLD, State.STOPPED, State.FAILED, State.LOST)
+    },
     (State.STARTING, Event.RANKS_READY): State.READY,
     (State.STARTING, Event.START_FAILED): State.FAILED,
     (State.READY, Event.RUN_CELL): State.RUNNING,
@@ -66,12 +71,18 @@ _NEXT: dict[tuple[State, Event], State] = {
     (State.DEGRADED, Event.CELL_ENDED): State.DEGRADED,
     (State.DEGRADED, Event.INTERRUPT): State.DEGRADED,
     **{
+        (state, Event.LOST): State.LOST
+        for state in (State.READY, State.RUNNING, State.INTERRUPTING, State.DEGRADED)
+    },
+    (State.LOST, Event.CELL_ENDED): State.LOST,
+    **{
         (state, Event.STOP): State.STOPPING
         for state in (
             State.READY,
             State.RUNNING,
             State.INTERRUPTING,
             State.DEGRADED,
+            State.LOST,
             State.STARTING,
         )
     },
@@ -86,6 +97,7 @@ _FIX: dict[State, str] = {
     State.FAILED: "Start them again with `%ddp start`.",
     State.RUNNING: "Wait for the cell to end, or stop it.",
     State.INTERRUPTING: "Wait for the cell to end; `%ddp restart` ends it at once.",
+    State.LOST: "Run `%ddp restart` to start new ones.",
     State.DEGRADED: "Run `%ddp restart` to have all ranks back.",
 }
 

@@ -30,6 +30,9 @@ class View(Protocol):
     def notice(self, text: str) -> None:
         """Show one line about what was done to the cell."""
 
+    def progress(self, text: str) -> None:
+        """Show one line on what is being waited for; the next such line or notice replaces it."""
+
     def points(self, points: Points) -> None:
         """Add ``(step, value)`` points to the named curves."""
 

@@ -15,11 +15,13 @@ from typing import Any
 
 from ipyparallel import error as ipp_error
 
+from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.failures import FailureStory, RankFailure, named
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.view import Points, View
 from ddp_magic.errors import CellError
-from ddp_magic.kernel.client import Message, StreamingClient
+from ddp_magic.kernel.client import Message
+from ddp_magic.kernel.world import World
 
 _TICK_S = 0.05
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
@@ -36,16 +38,15 @@ class CellRun:
     (the notebook cell) in which the run was made.
     """
 
-    def __init__(
-        self, client: StreamingClient, engines: Mapping[int, int], view: View, output: str
-    ) -> None:
-        self._client = client
+    def __init__(self, world: World, engines: Mapping[int, int], view: View, output: str) -> None:
+        self._world = world
         self._engines = dict(engines)
         self._view = view
         self._lead = min(engines)
         self._grouper = Grouper(tuple(sorted(engines)), output)
         self._every_display = output == "all"
         self._shows_differing = output == "grouped"
+        self._budgets = {rank: OutputBudget(f"rank {rank}") for rank in engines}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._context = contextvars.copy_context()
         self._ended = False
@@ -72,7 +73,7 @@ class CellRun:
         """Send the cell to its ranks."""
         for rank, engine_id in self._engines.items():
             sink = partial(self._receive, rank)
-            future = self._client.send_cell(engine_id, code, metadata, sink)
+            future = self._world.client.send_cell(engine_id, code, metadata, sink)
             future.add_done_callback(partial(self._receive_reply, rank))
 
     def lose(self, rank: int, what: str) -> None:
@@ -88,6 +89,16 @@ class CellRun:
         """Note that every rank has ended."""
         for rank in self._engines:
             self.lose(rank, what)
+
+    def print_for(self, rank: int, stream: str, text: str) -> None:
+        """Show, called on any thread, what compiled code or a process of a rank's has printed."""
+        if rank not in self._engines:
+            return
+        if not self._ended:
+            self._inbox.put(partial(self._show_printed, rank, stream, text))
+        else:
+            self._context.run(self._show_printed, rank, stream, text)
+            self._show(self._grouper.finish())
 
     def interrupt(self) -> None:
         """Have Ctrl-C pressed on every rank that is busy; may be called on any thread.
@@ -218,9 +229,8 @@ class CellRun:
         self._signal([rank for rank in self.busy if rank in self._begun])
 
     def _signal(self, ranks: list[int]) -> None:
-        if ranks:
-            targets = [self._engines[rank] for rank in ranks]
-            self._client.send_signal(signal.SIGINT, targets, block=False)
+        for rank in ranks:
+            self._world.signal(rank, signal.SIGINT)
 
     def _note_failed_reply(self, rank: int, result: ipp_error.KernelError) -> None:
         if isinstance(result, ipp_error.TaskAborted):
@@ -244,6 +254,12 @@ class CellRun:
         name, text = content["name"], content["text"]
         if text:
             self._show(self._grouper.feed(rank, name, text, time.monotonic()))
+
+    def _show_printed(self, rank: int, stream: str, text: str) -> None:
+        now_s = time.monotonic()
+        passed = self._budgets[rank].feed(stream, text, now_s)
+        if passed:
+            self._show(self._grouper.feed(rank, stream, passed, now_s))
 
     def _on_display_data(self, rank: int, content: dict[str, Any], _: Message) -> None:
         if self._shows_displays_of(rank):
@@ -308,6 +324,9 @@ class CellRun:
 
     def _show_endings(self) -> None:
         """Show the last lines of floods: the lead's stands for the other ranks'."""
+        for rank, budget in self._budgets.items():
+            if ending := budget.finish():
+                self._endings.setdefault(rank, ending)
         for rank, ending in sorted(self._endings.items()):
             if rank == self._lead:
                 self._view.text("stdout", ending)

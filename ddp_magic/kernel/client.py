@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -28,9 +29,11 @@ class StreamingClient(Client):
     noticed before the next one does. Here requests go through the stream.
     """
 
-    def __init__(self, connection_file: str, **kwargs: Any) -> None:
+    def __init__(self, connection_info: str | dict[str, Any], **kwargs: Any) -> None:
         self._sinks: OrderedDict[str, Sink] = OrderedDict()
-        super().__init__(connection_file, **kwargs)
+        self._changed = threading.Condition()
+        self._registration_callbacks.append(self._note_change)
+        super().__init__(connection_info, **kwargs)
 
     def send_cell(
         self, engine_id: int, code: str, metadata: dict[str, Any], sink: Sink
@@ -59,6 +62,29 @@ class StreamingClient(Client):
                 callback(int(event["id"]))
 
         self._registration_callbacks.append(notify)
+
+    def await_engines(self, engine_ids: Iterable[int], timeout_s: float) -> bool:
+        """Wait until these engines can be reached; return whether they can."""
+        wanted = set(engine_ids)
+        with self._changed:
+            return self._changed.wait_for(lambda: wanted <= set(self._engines), timeout_s)
+
+    def report_death(self, engine_id: int) -> None:
+        """Tell the hub, and so every client, that an engine has gone; may be called on any thread.
+
+        It is what ipyparallel's nanny sends, where there is one.
+        """
+        send = partial(
+            self.session.send,
+            self._query_stream,
+            "unregistration_request",
+            content={"id": engine_id},
+        )
+        self._io_loop.add_callback(send)
+
+    def _note_change(self, _: dict[str, Any]) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _identity(self, engine_id: int) -> bytes:
         return self._build_targets([engine_id])[0][0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,22 +13,25 @@ from types import TracebackType
 from typing import Any
 
 from ddp_magic.core.failures import named
-from ddp_magic.core.lifecycle import Event, Lifecycle, State
+from ddp_magic.core.lifecycle import Event, Lifecycle
 from ddp_magic.core.options import CellOptions, StartOptions
 from ddp_magic.core.plan import CellPlan
+from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.view import View
 from ddp_magic.errors import CellInterrupted, CellTimeout, StateError
 from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import CellRun
-from ddp_magic.kernel.cluster import LocalCluster
+from ddp_magic.kernel.cluster import Events, local_cluster
 from ddp_magic.kernel.source import check_syntax
 from ddp_magic.kernel.textview import TextView
-from ddp_magic.kernel.world import World, plan_topology, start_world
+from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
 
 _METADATA_KEY = "ddp_magic"
 _INTERRUPT_GRACE_S = 2.0
 _SETTLE_S = 0.2
+_END_GRACE_S = 0.5
+_WONDER_S = 3.0
 
 
 class Session:
@@ -42,6 +45,9 @@ class Session:
         ``"auto"``, ``"nccl"`` or ``"gloo"``.
     seed
         The one seed that all ranks start from; by default a new one each time.
+    preload
+        Modules that are imported once, with torch, before the ranks are made: those that take
+        long to import, and touch no GPU while they do.
 
     Examples
     --------
@@ -52,19 +58,26 @@ class Session:
     """
 
     def __init__(
-        self, nproc: int | None = None, *, backend: str | None = None, seed: int | None = None
+        self,
+        nproc: int | None = None,
+        *,
+        backend: str | None = None,
+        seed: int | None = None,
+        preload: Iterable[str] = (),
     ) -> None:
         self._wanted = StartOptions(nproc, backend, seed)
         self._life = Lifecycle()
         self._life_lock = threading.RLock()
-        self._cluster = LocalCluster()
+        self._losses = Losses()
+        self._cluster = local_cluster(self._events(), tuple(preload))
         # When this process ends it may be given a few seconds only, so nothing is waited for.
-        self._finalizer = weakref.finalize(self, self._cluster.stop, term_grace_s=0)
+        self._finalizer = weakref.finalize(self, self._cluster.stop, grace_s=0)
         self._world: World | None = None
         self._last_errors: dict[int, str] = {}
         self._cell_count = 0
         self._apart = False  # the ranks may not all have run the same code to its end
         self._run: CellRun | None = None
+        self._last_run: CellRun | None = None  # kept for what is printed when it has ended
         self._background: BackgroundCell | None = None
 
     # ---- the ranks' life
@@ -87,29 +100,54 @@ class Session:
             They run already.
         """
         self._on(Event.START)
-        began_s = time.monotonic()
+        self._losses.clear()
+        progress = _Progress(view)
         try:
             topology = plan_topology(self._wanted)
-            world = start_world(self._cluster, topology, self._wanted)
+            world = start_world(self._cluster, topology, self._wanted, self._losses, progress.tell)
+            self._on(Event.RANKS_READY)
         except BaseException:
-            self._cluster.stop()
             self._on(Event.START_FAILED)
+            self._cluster.stop(grace_s=0)
+            progress.end("the ranks did not start")
             raise
         self._world = world
-        world.client.on_engine_death(self._note_death)
-        self._on(Event.RANKS_READY)
-        if view is not None:
-            took_s = time.monotonic() - began_s
-            view.notice(f"ddp: {world.describe()}, ready in {took_s:.1f} s")
+        progress.end(f"{world.describe()}, ready in {progress.elapsed_s:.1f} s", always=True)
+
+    def warm(self) -> None:
+        """Begin, in the background, what every start needs: above all to import torch.
+
+        What fails here fails again, and is told, when the ranks are started.
+        """
+        warmth = threading.Thread(target=_try, args=(self._cluster.warm,), name="ddp warm start")
+        warmth.daemon = True
+        warmth.start()
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Modules that are imported before ranks are made; a change counts at the next start."""
+        return self._cluster.preload
+
+    @preload.setter
+    def preload(self, modules: Iterable[str]) -> None:
+        self._cluster.preload = tuple(modules)
 
     def stop(self) -> None:
-        """End the ranks; their variables are gone. Does nothing if there are none."""
+        """End the ranks and all that was started for them; their variables are gone.
+
+        Does nothing if there is nothing to end.
+        """
+        self._end_ranks()
+        self._cluster.stop(grace_s=0)
+
+    def _end_ranks(self) -> None:
+        """End the ranks, but not what makes them."""
         if not self._life.allows(Event.STOP):
             return
         self._on(Event.STOP)
         if self._run is not None:
             self._run.lose_all("was stopped")
-        self._cluster.stop()
+        self._cluster.end_ranks(_END_GRACE_S)
         self._world = self._run = self._background = None
         self._last_errors, self._apart = {}, False
         self._on(Event.STOPPED)
@@ -123,7 +161,7 @@ class Session:
         view: View | None = None,
     ) -> None:
         """End the ranks and start new ones, as before but for what is given."""
-        self.stop()
+        self._end_ranks()
         self.configure(nproc, backend=backend, seed=seed)
         self.start(view)
 
@@ -224,9 +262,9 @@ class Session:
         engines = world.targets(options.ranks)
         self._cell_count += 1
         plan = self._plan(options, tuple(engines), header, execution_count or self._cell_count)
-        run = CellRun(world.client, engines, view, options.output)
+        run = CellRun(world, engines, view, options.output)
         self._on(Event.RUN_CELL)
-        self._run = run
+        self._run = self._last_run = run
         view.begin()
         run.start(code, {_METADATA_KEY: plan.to_wire()})
         if not options.background:
@@ -308,6 +346,7 @@ class Session:
             self._stop_run(run)
             raise
         finally:
+            self._cluster.flush()
             run.finish()
             self._note_end(run)
         if timeout_s is not None and not in_time:
@@ -349,14 +388,38 @@ class Session:
             )
         self._note_end(run)
 
-    def _note_death(self, engine_id: int) -> None:
-        """On the client's thread: a rank's process has gone."""
-        rank = self._world.rank_of(engine_id) if self._world else None
-        if rank is None or self._life.state is State.STOPPING:
+    # ---- what the cluster tells, on a thread of its own
+
+    def _events(self) -> Events:
+        """Return what the cluster calls; it must not keep this session alive."""
+        return Events(
+            rank_ended=_weakly(self._note_rank_end),
+            rank_printed=_weakly(self._note_printed),
+            lost=_weakly(self._note_loss),
+        )
+
+    def _note_rank_end(self, rank: int, end: ProcessEnd) -> None:
+        self._losses.dead[rank] = end.sentence
+        if self._world is None or not self._life.allows(Event.RANK_DIED):
             return
         self._on(Event.RANK_DIED)
         if self._run is not None:
-            self._run.lose(rank, "died")
+            self._run.lose(rank, end.sentence)
+
+    def _note_printed(self, rank: int, stream: str, text: str) -> None:
+        if self._last_run is not None:
+            self._last_run.print_for(rank, stream, text)
+
+    def _note_loss(self, what: str) -> None:
+        """Note that all ranks have ended, because what they need has."""
+        self._losses.lost = what
+        if self._world is None or not self._life.allows(Event.LOST):
+            return
+        self._on(Event.LOST)
+        for rank in self._world.engines:
+            self._losses.dead.setdefault(rank, f"was ended: {what}")
+        if self._run is not None:
+            self._run.lose_all(f"was ended: {what}")
 
     def _plan(
         self,
@@ -382,11 +445,55 @@ class Session:
     def _ranks(self) -> World:
         if self._world is None:
             raise StateError("No ranks have been started.", fix="Start them with `%ddp start`.")
+        if self._losses.lost:
+            raise StateError(
+                f"The ranks and their variables are gone: {self._losses.lost}.",
+                fix="Run `%ddp restart` to start new ones.",
+            )
         return self._world
 
     def _on(self, event: Event) -> None:
         with self._life_lock:
             self._life.on(event)
+
+
+class _Progress:
+    """Tells what a start waits for, once that takes long enough to wonder."""
+
+    def __init__(self, view: View | None) -> None:
+        self._view = view
+        self._began_s = time.monotonic()
+        self._told = ""
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def tell(self, what: str) -> None:
+        if self._view is None or self.elapsed_s < _WONDER_S or what == self._told:
+            return
+        self._told = what
+        self._view.progress(f"ddp: starting: {what} ...")
+
+    def end(self, what: str, *, always: bool = False) -> None:
+        if self._view is not None and (always or self._told):
+            self._view.notice(f"ddp: {what}")
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that calls the method as long as its object lives."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        if (alive := reference()) is not None:
+            alive(*args)
+
+    return call
+
+
+def _try(action: Callable[[], None]) -> None:
+    with suppress(Exception):
+        action()
 
 
 def _check_unchanged(world: World, given: Mapping[str, Any]) -> None:

@@ -35,6 +35,10 @@ class TextView:
         """Print the line to ``stderr``, beside the cell's own output."""
         print(text, file=sys.stderr)
 
+    def progress(self, text: str) -> None:
+        """Print the line to ``stderr``."""
+        self.notice(text)
+
     def points(self, points: Points) -> None:
         """Do nothing."""
 

@@ -9,7 +9,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from ddp_magic.core.status import RankStatus
 from ddp_magic.core.topology import Topology, choose_topology, rank_environment, visible_devices
 from ddp_magic.errors import SetupError, StartError, StateError
 from ddp_magic.kernel.client import StreamingClient
-from ddp_magic.kernel.cluster import LocalCluster
+from ddp_magic.kernel.cluster import Cluster
 from ddp_magic.kernel.devices import gpu_count
 from ddp_magic.version import __version__
 
@@ -33,6 +33,27 @@ _CALL_TIMEOUT_S = 60
 _POLL_S = 0.1
 _RANK_BYTES = 150 * 2**20  # of a rank before the user's own data
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+@dataclass
+class Losses:
+    """What has ended that was not to.
+
+    Attributes
+    ----------
+    dead
+        How each rank ended, as what follows "rank 3".
+    lost
+        What ended that all ranks need; or ``""``.
+    """
+
+    dead: dict[int, str] = field(default_factory=dict)
+    lost: str = ""
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.dead.clear()
+        self.lost = ""
 
 
 @dataclass
@@ -45,25 +66,31 @@ class World:
         The ipyparallel engine of each rank.
     places
         What each rank said of itself when it joined, in rank order.
-    dead
-        What is known of each rank whose process has ended.
+    losses
+        What has ended that was not to.
     """
 
     topology: Topology
     seed: int
+    cluster: Cluster
     client: StreamingClient
     engines: Mapping[int, int]
+    losses: Losses
     places: list[dict[str, Any]] = field(default_factory=list)
-    dead: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def dead(self) -> dict[int, str]:
+        """How each rank that has died did so."""
+        return self.losses.dead
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return len(self.engines)
 
-    def rank_of(self, engine_id: int) -> int | None:
-        """Return the rank that an engine is."""
-        return next((rank for rank, engine in self.engines.items() if engine == engine_id), None)
+    def signal(self, rank: int, number: int) -> None:
+        """Send a signal to a rank's process."""
+        self.cluster.signal(rank, number)
 
     def describe(self) -> str:
         """Return one line: how many ranks, on what, over which backend."""
@@ -149,28 +176,34 @@ def plan_topology(wanted: StartOptions) -> Topology:
     )
 
 
-def start_world(cluster: LocalCluster, topology: Topology, wanted: StartOptions) -> World:
+def start_world(
+    cluster: Cluster,
+    topology: Topology,
+    wanted: StartOptions,
+    losses: Losses,
+    tell: Callable[[str], None],
+) -> World:
     """Start engines and make them ranks; they have made a first collective when this returns.
+
+    Parameters
+    ----------
+    losses
+        Where the cluster's losses are noted.
+    tell
+        Is called with a few words on what is being waited for.
 
     Raises
     ------
     StartError
         The ranks did not start, or did not join each other; the caller ends the cluster.
     """
-    client = cluster.start(topology.world_size, _engine_environment(topology))
+    client, engines = cluster.start(topology.world_size, _engine_environment(topology), tell)
     seed = secrets.randbelow(2**31) if wanted.seed is None else wanted.seed
-    world = World(topology, seed, client, engines=dict(enumerate(sorted(client.ids))))
-    client.on_engine_death(lambda engine_id: _note_death(world, engine_id))
-    assert cluster.folder is not None
-    payloads = _joining(topology, seed, store=str(cluster.folder / "store"))
-    world.places = _join(world, payloads)
+    world = World(topology, seed, cluster, client, engines, losses)
+    tell("the ranks connect to each other")
+    store = os.path.join(cluster.folder(), f"store-{secrets.token_hex(4)}")
+    world.places = _join(world, _joining(topology, seed, store))
     return world
-
-
-def _note_death(world: World, engine_id: int) -> None:
-    rank = world.rank_of(engine_id)
-    if rank is not None:
-        world.dead[rank] = "died"
 
 
 def _engine_environment(topology: Topology) -> dict[str, str]:
@@ -217,6 +250,8 @@ def _join(world: World, payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for future in done:
             if isinstance(future.result(), ipp_error.RemoteError):
                 raise _as_raised(future.result(), "A rank could not join the others: ")
+        if world.losses.lost:
+            raise StartError(f"While the ranks joined each other, {world.losses.lost}.")
         for rank, what in world.dead.items():
             raise StartError(f"Rank {rank} {what} while it joined the others.")
         if time.monotonic() > deadline_s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import sys
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from ddp_magic.core.view import MimeBundle, Points
@@ -24,6 +25,7 @@ class NotebookView:
         self._chart: LossChart | None = None
         self._began_s = time.monotonic()
         self._last_stream = "stdout"
+        self._progress_id = ""  # of the display that the next line of progress replaces
 
     def begin(self) -> None:
         """Count the cell's time from here."""
@@ -50,8 +52,15 @@ class NotebookView:
 
     def notice(self, text: str) -> None:
         """Show one muted line, apart from what the cell printed."""
-        line = f'<div style="{_NOTICE_STYLE}">{html.escape(text)}</div>'
-        self._publish({"text/plain": text, "text/html": line}, {}, {}, update=False)
+        waited, self._progress_id = self._progress_id, ""
+        transient = {"display_id": waited} if waited else {}
+        self._publish(_muted(text), {}, transient, update=bool(waited))
+
+    def progress(self, text: str) -> None:
+        """Show one muted line in place of the last such line."""
+        shown = bool(self._progress_id)
+        self._progress_id = self._progress_id or uuid.uuid4().hex
+        self._publish(_muted(text), {}, {"display_id": self._progress_id}, update=shown)
 
     def points(self, points: Points) -> None:
         """Grow the live curve; it appears with its first point."""
@@ -80,6 +89,11 @@ class NotebookView:
         sys.stdout.flush()
         sys.stderr.flush()
         self._shell.display_pub.publish(data, metadata, transient=transient, update=update)
+
+
+def _muted(text: str) -> MimeBundle:
+    line = f'<div style="{_NOTICE_STYLE}">{html.escape(text)}</div>'
+    return {"text/plain": text, "text/html": line}
 
 
 def _stream(name: str) -> Any:

@@ -1,0 +1,92 @@
+"""Owns every process of a session, so that all of them end with the notebook, however it ends.
+
+::
+
+    notebook ── guardian ── fork server ─┬─ controller
+                                         └─ ranks ── what the user's code starts
+
+The guardian waits for the notebook's end of a pipe to close, or for the fork server to end. Then it
+ends all that is below it, removes the session's folder, and ends itself. On Linux a process whose
+parent has gone becomes a child of the fork server, or else of the guardian, so nothing gets away.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from ddp_magic.forkserver.system import adopt_orphans, die_with_parent, set_name
+
+_KILL_ROUNDS_TIMEOUT_S = 5.0
+
+
+def main(config: dict[str, Any], life_fd: int) -> None:
+    """Fork the server and guard it.
+
+    Parameters
+    ----------
+    config
+        ``requests_fd``: the socket on which the notebook talks to the server; ``folder``: the
+        session's; ``preload``: what the server imports.
+    life_fd
+        A pipe that ends when the notebook does.
+    """
+    os.setsid()
+    adopt_orphans()
+    _raise_file_limit()
+    parent = os.getpid()
+    server = os.fork()
+    if server == 0:
+        die_with_parent(parent)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, life_fd)  # the guardian's alone
+        os.close(null)
+        from ddp_magic.forkserver.server import serve
+
+        os._exit(serve(config))
+    os.close(config["requests_fd"])
+    set_name("ddp-guardian")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(server, signal.SIGKILL))
+    watch = threading.Thread(target=_kill_at_end_of, args=(life_fd, server), daemon=True)
+    watch.start()
+    _, status = os.waitpid(server, 0)
+    end_descendants()
+    shutil.rmtree(config["folder"], ignore_errors=True)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+
+def end_descendants() -> None:
+    """Kill all that is below this process, and what they start meanwhile."""
+    me = psutil.Process()
+    while alive := me.children(recursive=True):
+        for process in alive:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        _, left = psutil.wait_procs(alive, timeout=_KILL_ROUNDS_TIMEOUT_S)
+        if left:  # in uninterruptible sleep: the system ends them when that is over
+            print("ddp: not ended yet:", [process.pid for process in left], file=sys.stderr)
+            return
+
+
+def _kill_at_end_of(life_fd: int, server: int) -> None:
+    while os.read(life_fd, 4096):
+        pass
+    with suppress(ProcessLookupError):
+        os.kill(server, signal.SIGKILL)
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: a rank costs the controller a dozen."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # macOS refuses "unlimited"
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,252 @@
+"""A local session whose processes are forked from one that has imported torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from typing import Any
+
+from ddp_magic.core.environment import changed_too_late
+from ddp_magic.core.processend import ProcessEnd
+from ddp_magic.errors import StartError
+from ddp_magic.kernel.client import StreamingClient
+from ddp_magic.kernel.cluster import Events
+from ddp_magic.kernel.forks import ForkedProcess, ForkServer
+
+_CONTROLLER_TIMEOUT_S = 60.0
+_RANKS_TIMEOUT_S = 120.0
+_POLL_S = 0.2
+_ENGINE_ARGS = [
+    # The fork server sends signals and sees deaths; else that takes one more process a rank.
+    "--IPEngine.enable_nanny=False",
+    # An engine whose controller has gone is ended by the session.
+    "--IPEngine.max_heartbeat_misses=0",
+    "--IPEngine.timeout=60",
+    "--log-level=ERROR",
+]
+
+
+class ForkedCluster:
+    """A fork server, a controller, and engines that can be renewed.
+
+    Parameters
+    ----------
+    events
+        Who is told what happens.
+    preload
+        Modules that the fork server imports besides torch.
+    """
+
+    note = ""
+
+    def __init__(self, events: Events, preload: tuple[str, ...] = ()) -> None:
+        self._events = events
+        self.preload = preload
+        self._lock = threading.Lock()
+        self._server: ForkServer | None = None
+        self._controller: ForkedProcess | None = None
+        self._client: StreamingClient | None = None
+        self._connection = ""
+        self._ranks: dict[int, ForkedProcess] = {}
+        self._engines: dict[int, int] = {}
+        self._ending = False
+
+    def warm(self) -> None:
+        """Start the fork server and the controller."""
+        with self._lock:
+            self._prepare()
+
+    def start(
+        self, nproc: int, environment: Mapping[str, str], tell: Callable[[str], None]
+    ) -> tuple[StreamingClient, dict[int, int]]:
+        """Start engines; see `Cluster.start`."""
+        with self._lock:
+            server, client = self._prepare()
+            self._ending = False
+            tell("importing torch")
+            _await([server.loaded], server, _RANKS_TIMEOUT_S, "torch was not imported")
+            self._ranks = {
+                rank: self._fork_rank(server, rank, environment) for rank in range(nproc)
+            }
+            self._engines = self._await_ranks(server, tell)
+            if not client.await_engines(self._engines.values(), _RANKS_TIMEOUT_S):
+                raise StartError("The controller did not report the ranks in time.")
+            for rank, process in self._ranks.items():
+                process.ended.add_done_callback(partial(self._on_rank_end, rank))
+            return client, dict(self._engines)
+
+    def folder(self) -> str:
+        """Return the session's folder."""
+        assert self._server is not None
+        return str(self._server.folder)
+
+    def signal(self, rank: int, number: int) -> None:
+        """Send a signal to a rank."""
+        if self._server is not None:
+            self._server.signal(self._ranks[rank], number)
+
+    def flush(self) -> None:
+        """Return when what ranks have printed so far has been told."""
+        if self._server is not None:
+            self._server.flush()
+
+    def end_ranks(self, grace_s: float) -> None:
+        """End the ranks; the server, the controller and the client stay."""
+        with self._lock:
+            self._ending = True
+            if self._server is None or self._client is None:
+                return
+            self._server.end(self._ranks.values(), grace_s)
+            for engine_id in self._engines.values():
+                self._client.report_death(engine_id)
+            self._ranks, self._engines = {}, {}
+
+    def stop(self, grace_s: float) -> None:
+        """End all processes and remove the folder."""
+        self._ending = True
+        with self._lock:
+            client, server = self._client, self._server
+            self._client = self._server = self._controller = None
+            if client is not None:
+                client.close(linger=0)
+            if server is not None:
+                if grace_s > 0 and server.alive:
+                    server.end(self._ranks.values(), grace_s)
+                server.close()
+            self._ranks, self._engines = {}, {}
+
+    # ---- what ranks need
+
+    def _prepare(self) -> tuple[ForkServer, StreamingClient]:
+        """Have a server, a controller and a client; the lock is held."""
+        if self._server is not None and not self._serves(self._server):
+            self._close_server()
+        try:
+            if self._server is None:
+                self._server = ForkServer(self.preload)
+                self._controller = self._fork_controller(self._server)
+            if self._client is None:
+                self._client = self._connect(self._server)
+        except BaseException:
+            self._close_server()
+            raise
+        return self._server, self._client
+
+    def _serves(self, server: ForkServer) -> bool:
+        """Whether the server can make ranks like those that are wanted now."""
+        assert self._controller is not None
+        failed = server.loaded.done() and server.loaded.exception() is not None
+        return (
+            server.alive
+            and not failed
+            and not self._controller.ended.done()
+            and server.preload == self.preload
+            and not changed_too_late(server.environment, os.environ)
+        )
+
+    def _close_server(self) -> None:
+        if self._client is not None:
+            self._client.close(linger=0)
+        if self._server is not None:
+            self._server.close()
+        self._client = self._server = self._controller = None
+
+    def _fork_controller(self, server: ForkServer) -> ForkedProcess:
+        controller = server.fork(
+            "ddp_magic.forkserver.controller:run",
+            {"folder": str(server.folder), "profile": str(server.folder / "profile")},
+            name="Controller",
+            environment=server.environment,
+            is_rank=False,
+            on_output=_ignore,
+        )
+        controller.ended.add_done_callback(partial(self._on_controller_end, controller))
+        server.lost.add_done_callback(partial(self._on_server_lost, server))
+        return controller
+
+    def _connect(self, server: ForkServer) -> StreamingClient:
+        assert self._controller is not None
+        ready = self._controller.ready
+        _await([ready], server, _CONTROLLER_TIMEOUT_S, "The controller did not start")
+        info = ready.result()
+        self._connection = json.dumps(info["engine"])
+        return StreamingClient(info["client"], profile_dir=str(server.folder / "profile"))
+
+    def _fork_rank(
+        self, server: ForkServer, rank: int, environment: Mapping[str, str]
+    ) -> ForkedProcess:
+        profile = str(server.folder / "profile")
+        return server.fork(
+            "ddp_magic.rank.process:run",
+            {"connection": self._connection, "args": [f"--profile-dir={profile}", *_ENGINE_ARGS]},
+            name=f"Rank {rank}",
+            environment={**os.environ, **environment},
+            is_rank=True,
+            on_output=partial(self._events.rank_printed, rank),
+        )
+
+    def _await_ranks(self, server: ForkServer, tell: Callable[[str], None]) -> dict[int, int]:
+        nproc = len(self._ranks)
+
+        def tell_count(up: int) -> None:
+            tell(f"{up} of {nproc} ranks up")
+
+        ready = [process.ready for process in self._ranks.values()]
+        missing = f"{nproc} ranks did not all register"
+        _await(ready, server, _RANKS_TIMEOUT_S, missing, tell_count)
+        return {rank: one.ready.result()["engine_id"] for rank, one in self._ranks.items()}
+
+    # ---- what happens meanwhile, on the server's thread
+
+    def _on_rank_end(self, rank: int, ended: Future[ProcessEnd]) -> None:
+        server, client, engine_id = self._server, self._client, self._engines.get(rank)
+        if self._ending or server is None or not server.alive:
+            return
+        self._events.rank_ended(rank, ended.result())
+        if client is not None and engine_id is not None:
+            client.report_death(engine_id)
+
+    def _on_controller_end(self, controller: ForkedProcess, ended: Future[ProcessEnd]) -> None:
+        server = self._server
+        if controller is self._controller and server is not None and server.alive:
+            self._ending = True
+            self._events.lost(f"the controller {ended.result().sentence}")
+            server.abandon()
+
+    def _on_server_lost(self, server: ForkServer, lost: Future[str]) -> None:
+        if server is self._server and not self._ending:
+            self._events.lost(f"the fork server {lost.result()}")
+
+
+def _await(
+    futures: Iterable[Future[Any]],
+    server: ForkServer,
+    timeout_s: float,
+    otherwise: str,
+    tell: Callable[[int], None] | None = None,
+) -> None:
+    """Wait for all of them; raise the first's failure at once, `StartError` when time is over."""
+    futures = list(futures)
+    pending, deadline_s = set(futures), time.monotonic() + timeout_s
+    while pending:
+        if tell is not None:
+            tell(len(futures) - len(pending))
+        done, pending = wait(pending, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        for future in done:
+            future.result()
+        if pending and server.lost.done():
+            raise StartError(f"The fork server {server.lost.result()} while the ranks started.")
+        if pending and time.monotonic() > deadline_s:
+            raise StartError(
+                f"{otherwise} within {timeout_s:g} s.",
+                fix="The machine may be short of memory or processors: start fewer ranks with -n.",
+            )
+
+
+def _ignore(stream: str, text: str) -> None:
+    """Leave out what the controller prints: its last lines are told if it ends."""

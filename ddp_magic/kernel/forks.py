@@ -1,0 +1,364 @@
+"""The notebook's end of the fork server."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ddp_magic.core.processend import ProcessEnd
+from ddp_magic.errors import StartError
+
+_BOOT = (
+    "import json, sys; config = json.loads(sys.stdin.readline()); sys.path[:] = config['path'];"
+    " from ddp_magic.forkserver.guardian import main; main(config, 0)"
+)
+_READ_BYTES = 65536
+_TAIL_LINES = 20
+_TAIL_BYTES = 4096
+_END_TIMEOUT_S = 10.0
+_FLUSH_TIMEOUT_S = 2.0
+_LONGEST_SOCKET_PATH = 100  # bytes; the system's limit is 104 or 108
+_SOCKET_NAME = "/socket:00"
+_FOLDER_PREFIX = "ddp_magic-"
+
+Output = Callable[[str, str], None]
+
+
+class ForkedProcess:
+    """A process that the fork server was asked for.
+
+    Attributes
+    ----------
+    pid, ready, ended
+        Futures: the process id, what it says when it is ready, and its `ProcessEnd`. The first
+        two raise `StartError` if they cannot come any more.
+    """
+
+    def __init__(self, key: int, name: str, on_output: Output) -> None:
+        self.key = key
+        self.name = name
+        self.pid: Future[int] = Future()
+        self.ready: Future[dict[str, Any]] = Future()
+        self.ended: Future[ProcessEnd] = Future()
+        self.on_output = on_output
+
+    def fail(self, error: StartError) -> None:
+        """Note that it does not run, and never will."""
+        for future in (self.pid, self.ready):
+            if not future.done():
+                future.set_exception(error)
+
+    def end(self, end: ProcessEnd) -> None:
+        """Note how it ended."""
+        if not self.ended.done():
+            self.ended.set_result(end)
+        self.fail(
+            StartError(
+                f"{self.name} {end.sentence} while it started.",
+                fix="Its last output may say why." if end.last_lines else "",
+                context=end.last_lines,
+            )
+        )
+
+
+class ForkServer:
+    """A process that imports torch once and forks others, which all end with this process.
+
+    Parameters
+    ----------
+    preload
+        Modules to import besides torch.
+
+    Attributes
+    ----------
+    folder
+        A folder that only this user can enter, removed at the end.
+    loaded
+        A future: None, or `StartError` if something could not be imported.
+    lost
+        A future: a sentence on how the server ended, if it was not `close` that ended it.
+    """
+
+    def __init__(self, preload: Iterable[str] = ()) -> None:
+        self.preload = tuple(preload)
+        self.environment = dict(os.environ)
+        self.folder = _make_folder()
+        self.loaded: Future[None] = Future()
+        self.lost: Future[str] = Future()
+        self._processes: dict[int, ForkedProcess] = {}
+        self._asked: dict[int, Future[None]] = {}
+        self._last_key = 0
+        self._lock = threading.Lock()
+        self._tail = b""
+        self._closing = False
+        try:
+            self._guardian = self._start()
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        self._reader = threading.Thread(target=self._read, name="ddp fork server", daemon=True)
+        self._reader.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked for processes."""
+        return not self._closing and not self.lost.done()
+
+    def fork(
+        self,
+        target: str,
+        config: dict[str, Any],
+        *,
+        name: str,
+        environment: Mapping[str, str],
+        is_rank: bool,
+        on_output: Output,
+    ) -> ForkedProcess:
+        """Ask for a process that calls ``target(config, ready)`` in this working directory.
+
+        Parameters
+        ----------
+        target
+            ``"package.module:function"``.
+        name
+            As errors name it: ``"Rank 3"``.
+        environment
+            All that its environment has.
+        is_rank
+            Whether it needs torch, and so waits until that has been imported.
+        on_output
+            Is called with stream and text, on the server's thread.
+        """
+        with self._lock:
+            self._last_key += 1
+            process = ForkedProcess(self._last_key, name, on_output)
+            self._processes[process.key] = process
+        self._send(
+            do="fork",
+            key=process.key,
+            target=target,
+            config=config,
+            name=f"ddp-{name.lower().replace(' ', '-')}",
+            environment=dict(environment),
+            folder=os.getcwd(),
+            path=_module_path(),
+            is_rank=is_rank,
+        )
+        return process
+
+    def signal(self, process: ForkedProcess, number: int) -> None:
+        """Send a signal to a process, if it has not ended."""
+        self._send(do="signal", key=process.key, signal=number)
+
+    def end(self, processes: Iterable[ForkedProcess], grace_s: float) -> None:
+        """End processes with all that they started; return when they have ended.
+
+        Parameters
+        ----------
+        grace_s
+            How long they have to end by themselves.
+        """
+        self._ask(
+            "end", _END_TIMEOUT_S + grace_s, keys=[one.key for one in processes], grace_s=grace_s
+        )
+
+    def flush(self) -> None:
+        """Return when all that processes have printed so far has been passed on."""
+        self._ask("flush", _FLUSH_TIMEOUT_S)
+
+    def abandon(self) -> None:
+        """Have everything end, as if this process had; may be called on any thread."""
+        assert self._guardian.stdin is not None
+        with suppress(OSError):
+            self._guardian.stdin.close()
+
+    def close(self) -> None:
+        """End the server and every process of it, and remove the folder."""
+        self._closing = True
+        self.abandon()
+        try:
+            self._guardian.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._guardian.kill()  # the system kills what is below it
+            self._guardian.wait()
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
+        self._socket.close()
+        assert self._guardian.stderr is not None
+        self._guardian.stderr.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- starting
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            guardian = subprocess.Popen(
+                [sys.executable, "-c", _BOOT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                env=self.environment | {"OPENBLAS_NUM_THREADS": "1"},  # no threads to fork
+            )
+            config = {
+                "path": _module_path(),
+                "requests_fd": theirs.fileno(),
+                "folder": str(self.folder),
+                "preload": self.preload,
+            }
+        assert guardian.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended: its last words are read as any other's
+            guardian.stdin.write(json.dumps(config).encode() + b"\n")
+            guardian.stdin.flush()
+        return guardian
+
+    def _ask(self, do: str, timeout_s: float, **request: Any) -> None:
+        """Send a request and wait until it has been done, or the server has gone."""
+        with self._lock:
+            self._last_key += 1
+            number, done = self._last_key, Future[None]()
+            self._asked[number] = done
+        self._send(do=do, id=number, **request)
+        either: list[Future[Any]] = [done, self.lost]
+        wait(either, timeout_s, return_when=FIRST_COMPLETED)
+        self._asked.pop(number)
+
+    def _send(self, **request: Any) -> None:
+        with self._lock, suppress(OSError):  # it has gone: that is told by `lost`
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+
+    # ---- on the reader's thread
+
+    def _read(self) -> None:
+        assert self._guardian.stderr is not None
+        received = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._guardian.stderr, selectors.EVENT_READ)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    data = _read_some(key.fd)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    elif key.fileobj is self._socket:
+                        *lines, received = (received + data).split(b"\n")
+                        for line in lines:
+                            self._on_event(json.loads(line))
+                    else:
+                        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        self._on_lost()
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "loaded":
+            self.loaded.set_result(None)
+        elif kind == "failed":
+            self.loaded.set_exception(_unimportable(event["module"], event["error"]))
+        elif kind in ("cleared", "flushed"):
+            if (done := self._asked.get(event["id"])) is not None:
+                done.set_result(None)
+        else:
+            self._on_process(self._processes[event["key"]], kind, event)
+
+    def _on_process(self, process: ForkedProcess, kind: str, event: dict[str, Any]) -> None:
+        if kind == "forked":
+            process.pid.set_result(event["pid"])
+        elif kind == "ready":
+            process.ready.set_result(event["info"])
+        elif kind == "output":
+            process.on_output(event["stream"], event["text"])
+        elif kind == "refused":
+            self._processes.pop(process.key)
+            process.fail(
+                StartError(
+                    f"{process.name} could not be started: {event['error']}.",
+                    fix="Start fewer ranks with -n, or free memory, processes or files.",
+                )
+            )
+        elif kind == "ended":
+            self._processes.pop(process.key)
+            process.end(ProcessEnd(**event["end"]))
+
+    def _on_lost(self) -> None:
+        """Note that the guardian has ended, and all else with it."""
+        code = self._guardian.wait()
+        end = _end_of(code)
+        tail = self._tail.decode(errors="replace").strip()
+        if not self.loaded.done():
+            self.loaded.set_exception(
+                StartError(
+                    f"The process that imports torch {end.sentence}.",
+                    fix="Does `import torch` work in a Python of its own?",
+                    context=tail,
+                )
+            )
+        if not self._closing:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.lost.set_result(end.sentence)
+        for process in list(self._processes.values()):
+            process.end(ProcessEnd(tail=tail))
+
+
+def _read_some(fd: int) -> bytes:
+    try:
+        return os.read(fd, _READ_BYTES)
+    except ConnectionError:
+        return b""
+
+
+def _end_of(code: int) -> ProcessEnd:
+    """Read what the guardian's exit code says of the server, or of itself."""
+    number = -code if code < 0 else code - 128
+    try:
+        return ProcessEnd(signal_name=signal.Signals(number).name)
+    except ValueError:
+        return ProcessEnd(exit_code=code)
+
+
+def _unimportable(module: str, error: str) -> StartError:
+    last_line = error.strip().splitlines()[-1]
+    where = " (from the preload list)" if not module.startswith(("torch", "ddp_magic")) else ""
+    return StartError(
+        f"{module}{where} could not be imported: {last_line}",
+        fix="Make sure that it imports in a Python of its own, then start again.",
+        context="\n".join(error.strip().splitlines()[-_TAIL_LINES:]),
+    )
+
+
+def _module_path() -> list[str]:
+    """Return where this process finds modules, PYTHONPATH as it is now included.
+
+    Without the working directory: a module of the user's must not stand in for one of a library's
+    while that is imported. Ranks put it first, as the notebook does, when they are ready.
+    """
+    added = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return [entry for entry in dict.fromkeys((*added, *sys.path)) if entry]
+
+
+def _make_folder() -> Path:
+    """Make a folder that only this user can enter, its path short enough for sockets."""
+    try:
+        folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
+        if len(os.fsencode(folder + _SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
+            os.rmdir(folder)
+            folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir="/tmp")
+        return Path(folder)
+    except OSError as error:
+        raise StartError(
+            f"No folder for the session could be made: {error}.",
+            fix="Free some space there, or set TMPDIR to a folder with space.",
+        ) from error
