@@ -23,14 +23,14 @@ class Topology:
     devices
         The device of every rank, in rank order: ``"cuda:0"`` or ``"cpu"``.
     threads
-        CPU threads of each rank; None where the user's OMP_NUM_THREADS stands.
+        CPU threads of each rank: its share of the cores, or the user's OMP_NUM_THREADS.
     note
         A sentence on a choice that may surprise, or ``""``.
     """
 
     backend: str
     devices: tuple[str, ...]
-    threads: int | None = None
+    threads: int = 1
     note: str = ""
 
     @property
@@ -210,7 +210,9 @@ def _check_gpus(nproc: int | None, gpu_count: int, environ: Mapping[str, str]) -
     )
 
 
-def _threads(core_count: int, rank_count: int, environ: Mapping[str, str]) -> int | None:
-    if environ.get("OMP_NUM_THREADS"):
-        return None
+def _threads(core_count: int, rank_count: int, environ: Mapping[str, str]) -> int:
+    # It may be a list, a number for each level of nesting.
+    outermost = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if outermost.isdecimal() and int(outermost) > 0:
+        return int(outermost)
     return max(1, core_count // rank_count)

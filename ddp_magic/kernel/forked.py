@@ -237,6 +237,8 @@ def _await(
         if tell is not None:
             tell(len(futures) - len(pending))
         done, pending = wait(pending, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        if server.loaded.done():
+            server.loaded.result()  # what the server could not import is why others fail
         for future in done:
             future.result()
         if pending and server.lost.done():

@@ -148,6 +148,8 @@ class Session:
         if self._run is not None:
             self._run.lose_all("was stopped")
         self._cluster.end_ranks(_END_GRACE_S)
+        if self._world is not None:
+            self._world.close()
         self._world = self._run = self._background = None
         self._last_errors, self._apart = {}, False
         self._on(Event.STOPPED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import importlib.util
 import os
+import resource
 import secrets
 import socket
 import sys
@@ -26,12 +27,16 @@ from ddp_magic.errors import SetupError, StartError, StateError
 from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.cluster import Cluster
 from ddp_magic.kernel.devices import gpu_count
+from ddp_magic.kernel.machine import core_count, free_bytes, reserve_port
 from ddp_magic.version import __version__
 
 _JOIN_TIMEOUT_S = 120
 _CALL_TIMEOUT_S = 60
 _POLL_S = 0.1
-_RANK_BYTES = 150 * 2**20  # of a rank before the user's own data
+_TORCH_BYTES = 250 * 2**20  # of what ranks share
+_RANK_BYTES = 40 * 2**20  # of a rank before the user's own data
+_CONTROLLER_FILES = 100
+_RANK_FILES = 14  # of each rank, in the controller
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -77,6 +82,7 @@ class World:
     engines: Mapping[int, int]
     losses: Losses
     places: list[dict[str, Any]] = field(default_factory=list)
+    port: socket.socket = field(default_factory=reserve_port)  # that MASTER_PORT names
 
     @property
     def dead(self) -> dict[int, str]:
@@ -88,6 +94,10 @@ class World:
         """Number of ranks."""
         return len(self.engines)
 
+    def close(self) -> None:
+        """Give back what this process holds for the ranks."""
+        self.port.close()
+
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank's process."""
         self.cluster.signal(rank, number)
@@ -97,7 +107,7 @@ class World:
         topology, threads = self.topology, self.topology.threads
         ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
         parts = [f"{ranks} on {'GPU' if topology.on_gpu else 'CPU'}, {topology.backend}"]
-        if threads is not None and not topology.on_gpu:
+        if not topology.on_gpu:
             parts.append("1 thread each" if threads == 1 else f"{threads} threads each")
         if topology.note:
             parts.append(topology.note)
@@ -165,15 +175,16 @@ def plan_topology(wanted: StartOptions) -> Topology:
             f"torch is not installed in this environment ({sys.prefix}).",
             fix="Install it: https://pytorch.org/get-started/locally",
         )
-    _check_memory(wanted.nproc)
     visible = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count())
-    return choose_topology(
+    topology = choose_topology(
         wanted.nproc,
         wanted.backend,
         gpu_count=len(visible),
-        core_count=_core_count(),
+        core_count=core_count(),
         environ=os.environ,
     )
+    _check_room(topology.world_size)
+    return topology
 
 
 def start_world(
@@ -202,21 +213,25 @@ def start_world(
     world = World(topology, seed, cluster, client, engines, losses)
     tell("the ranks connect to each other")
     store = os.path.join(cluster.folder(), f"store-{secrets.token_hex(4)}")
-    world.places = _join(world, _joining(topology, seed, store))
+    try:
+        world.places = _join(world, _joining(world, store))
+    except BaseException:
+        world.close()
+        raise
     return world
 
 
 def _engine_environment(topology: Topology) -> dict[str, str]:
     # Nothing of a local session listens beyond loopback, whatever a cluster's profile set.
     environment = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
-    if topology.threads is not None:
+    if not os.environ.get("OMP_NUM_THREADS"):
         environment["OMP_NUM_THREADS"] = str(topology.threads)
     return environment
 
 
-def _joining(topology: Topology, seed: int, store: str) -> list[dict[str, Any]]:
+def _joining(world: World, store: str) -> list[dict[str, Any]]:
     """Return what each rank is told of its place."""
-    port, run_id = _free_port(), secrets.token_hex(4)
+    topology, port, run_id = world.topology, world.port.getsockname()[1], secrets.token_hex(4)
     payloads = []
     for rank, device in enumerate(topology.devices):
         environment = rank_environment(
@@ -232,7 +247,7 @@ def _joining(topology: Topology, seed: int, store: str) -> list[dict[str, Any]]:
             "threads": topology.threads,
             "environment": environment,
         }
-        payloads.append({"version": __version__, "seed": seed, "membership": membership})
+        payloads.append({"version": __version__, "seed": world.seed, "membership": membership})
     return payloads
 
 
@@ -267,27 +282,24 @@ def _as_raised(error: ipp_error.RemoteError, prefix: str) -> Exception:
     return StartError(f"{prefix}{error.ename}: {error.evalue}", context=str(error.traceback or ""))
 
 
-def _check_memory(nproc: int | None) -> None:
-    """Refuse what would leave this machine without memory before a rank trains anything."""
-    needed, free = (nproc or 0) * _RANK_BYTES, psutil.virtual_memory().available
+def _check_room(nproc: int) -> None:
+    """Refuse what would leave this machine without memory or files before anything is trained."""
+    needed, free = _TORCH_BYTES + nproc * _RANK_BYTES, free_bytes()
     if needed > free:
         raise SetupError(
-            f"-n {nproc}: that many ranks need {needed / 2**30:,.0f} GiB of memory"
-            f" ({_RANK_BYTES // 2**20} MiB each), and {free / 2**30:,.1f} GiB are free.",
-            fix="Start fewer.",
+            f"-n {nproc}: that many ranks need {needed / 2**30:,.1f} GiB of memory before your own"
+            f" data ({_RANK_BYTES // 2**20} MiB each, {_TORCH_BYTES // 2**20} MiB for torch), and"
+            f" {free / 2**30:,.1f} GiB are free.",
+            fix="Start fewer, or free some.",
         )
-
-
-def _core_count() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _CONTROLLER_FILES + nproc * _RANK_FILES
+    if most_files != resource.RLIM_INFINITY and needed > most_files:
+        raise SetupError(
+            f"-n {nproc}: that many ranks need {needed:,} open files in one process, and the limit"
+            f" is {most_files:,} (`ulimit -Hn`).",
+            fix="Start fewer, or have the limit raised.",
+        )
 
 
 def _rss_bytes(pid: int) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from threadpoolctl import threadpool_limits
 
 from ddp_magic.errors import SetupError
 
@@ -38,7 +39,7 @@ class Membership:
     backend: str
     device: str
     store: str
-    threads: int | None
+    threads: int
     environment: dict[str, str]
 
     def join(self) -> None:
@@ -51,8 +52,9 @@ class Membership:
         """
         os.environ.update(self.environment)
         self._check_backend()
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
+        # The libraries may have been loaded, and have read the environment, before it was known.
+        torch.set_num_threads(self.threads)
+        threadpool_limits(self.threads)
         if self.device.startswith("cuda"):
             torch.cuda.set_device(self.device)
         dist.init_process_group(

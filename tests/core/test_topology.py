@@ -61,8 +61,9 @@ def test_ranks_share_the_cores(cores: int, ranks: int, threads: int) -> None:
     assert choose(ranks, core_count=cores).threads == threads
 
 
-def test_the_users_own_thread_count_stands() -> None:
-    assert choose(environ={"OMP_NUM_THREADS": "3"}).threads is None
+@pytest.mark.parametrize(("given", "threads"), [("3", 3), ("3,2", 3), (" 5", 5), ("x", 4), ("", 4)])
+def test_the_users_own_thread_count_stands(given: str, threads: int) -> None:
+    assert choose(environ={"OMP_NUM_THREADS": given}).threads == threads
 
 
 @pytest.mark.parametrize("backend", [None, "auto", "nccl"])
