@@ -81,13 +81,17 @@ def alternate(
 def print_table(title: str, baseline: str, comparisons: Sequence[Comparison]) -> None:
     """Print the medians and the ratios, and what they were measured on."""
     heading = ("", "%%ddp", baseline, "ratio", "quartiles", "aim", "rounds")
-    rows = [heading, *(comparison.row() for comparison in comparisons)]
+    print_rows(title, [heading, *(comparison.row() for comparison in comparisons)])
+    print("Medians over rounds; a round's ratio is that of %%ddp to the baseline.")
+
+
+def print_rows(title: str, rows: Sequence[Sequence[str]]) -> None:
+    """Print a title with what was measured on, and lines whose cells stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print(f"{title} ({_machine()})")
     for row in rows:
         first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join([first.strip().ljust(widths[0]), *rest]))
-    print("Medians over rounds; a round's ratio is that of %%ddp to the baseline.")
+        print("  ".join([first.strip().ljust(widths[0]), *rest]).rstrip())
 
 
 def core_count() -> int:

@@ -13,8 +13,10 @@ _NAME = "ddp"
 
 
 def load(shell: InteractiveShell) -> None:
-    """Give ``shell`` its ``%ddp`` and ``%%ddp``."""
-    shell.register_magics(DdpMagics(shell))
+    """Give ``shell`` its ``%ddp`` and ``%%ddp``, and begin what the first cell will need."""
+    magics = DdpMagics(shell)
+    shell.register_magics(magics)
+    magics.warm()
 
 
 def unload(shell: InteractiveShell) -> None:

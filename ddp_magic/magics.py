@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from traitlets import Bool, List, Undefined, Unicode, observe
 
 from ddp_magic.core.cell import split_cell
 from ddp_magic.core.options import Command, help_text, parse_cell_line, parse_command
@@ -22,17 +25,48 @@ if TYPE_CHECKING:
 class DdpMagics(Magics):
     """The magics and the one session that they drive."""
 
+    warm_start = Bool(
+        True,
+        help="Begin to import torch for the ranks, in the background, as the extension is loaded.",
+    ).tag(config=True)
+    preload = List(
+        Unicode(),
+        help="Modules to import once for all ranks, besides torch; counts from the next start on.",
+    ).tag(config=True)
+
     shell: InteractiveShell
-    _session: Session | None = None
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._session: Session | None = None
+        self._session_lock = threading.Lock()
+        self._warming: threading.Thread | None = None
 
     @property
     def session(self) -> Session:
         """The session; made at its first use, for ipyparallel takes a moment to import."""
-        if self._session is None:
-            from ddp_magic.kernel.session import Session
+        with self._session_lock:
+            if self._session is None:
+                from ddp_magic.kernel.session import Session
 
-            self._session = Session()
-        return self._session
+                self._session = Session(preload=self.preload)
+            return self._session
+
+    def warm(self) -> None:
+        """Begin what every start needs, if that is wanted."""
+        if self.warm_start:
+            self._warming = threading.Thread(target=self._warm, name="ddp warm start", daemon=True)
+            self._warming.start()
+
+    def _warm(self) -> None:
+        # What fails here fails again, and is raised, as the ranks are started.
+        with suppress(Exception):
+            self.session.warm()
+
+    @observe("preload")
+    def _preload_changed(self, change: dict[str, Any]) -> None:
+        if change["old"] is not Undefined and self._session is not None:
+            self._session.preload = change["new"]
 
     @no_var_expand
     @line_cell_magic
@@ -46,10 +80,14 @@ class DdpMagics(Magics):
     ddp.__doc__ = f"Run a cell on every rank, or manage the ranks.\n\n{help_text()}"
 
     def close(self) -> None:
-        """End the ranks."""
-        if self._session is not None and self._session.started:
-            self._session.stop()
+        """End the ranks and all that was started for them."""
+        if self._warming is not None:
+            self._warming.join()
+        if self._session is None:
+            return
+        if self._session.started:
             print("ddp: the ranks have been stopped; their variables are gone")
+        self._session.stop()
 
     def _run_cell(self, line: str, cell: str) -> Any:
         options = parse_cell_line(line)

@@ -52,16 +52,25 @@ _QUIET_S = 0.3  # nothing is asked for that long before more is imported
 _ENDING_POLL_S = 0.01
 _OUTPUT_INTERVAL_S = 0.05
 _UNSENT_BYTES = 2_000_000  # beyond that no output is sent: the notebook does not read
-_BASE = ("IPython", "ipyparallel.engine.app", "ddp_magic.rank.process")
-# What ranks go on to import once they train; only while there is nothing else to do, a bit at a
-# time, for a request waits until an import has ended.
-_LATER = (
-    "sympy",
-    "torch.fx.experimental.proxy_tensor",
-    "torch.fx.experimental.symbolic_shapes",
-    "torch._higher_order_ops",
-    "torch._dynamo",
+_BASE = ("IPython", "ipyparallel.engine.app", "ddp_magic.rank.process")  # the controller's too
+_RANK = (
+    "torch",
+    "ddp_magic.rank.engine",
+    # What an engine imports as it starts.
+    "IPython.core.completerlib",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "ddp_magic.core.invoke",
+    "ipykernel.debugger",
+    "numpy.random",
+    "sqlite3",
+    "tornado.platform.asyncio",
+    "tornado.queues",
 )
+# What the first optimizer imports, a second's work; done while there is nothing else to do, in
+# pieces, for a request waits until an import has ended.
+_LATER = ("sympy", "torch.distributed.tensor", "torch.distributed.fsdp", "torch._dynamo")
 
 
 def serve(config: dict[str, Any]) -> int:
@@ -71,7 +80,7 @@ def serve(config: dict[str, Any]) -> int:
 
 class _Server:
     def __init__(self, config: dict[str, Any]) -> None:
-        self._preload = (*_BASE, *config["preload"], "ddp_magic.rank.engine")
+        self._preload = (*_BASE, *_RANK, *config["preload"])
         self._socket = socket.socket(fileno=config["requests_fd"])
         self._socket.setblocking(False)
         self._selector = selectors.DefaultSelector()

@@ -19,6 +19,7 @@ from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.failures import FailureStory, RankFailure, named
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.view import Points, View
+from ddp_magic.core.where import Place, describe_places
 from ddp_magic.errors import CellError
 from ddp_magic.kernel.client import Message
 from ddp_magic.kernel.world import World
@@ -26,6 +27,8 @@ from ddp_magic.kernel.world import World
 _TICK_S = 0.05
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
 _LONELY_S = 1.0  # how long a failure waits for the other ranks before it is told
+_QUIET_S = 10.0  # how long nothing comes before it is said where the ranks are
+_ASK_S = 5.0  # how long that stands before it is asked again
 _POINTS_KIND = "points"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -63,6 +66,9 @@ class CellRun:
         self._endings: dict[int, str] = {}
         self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
+        self._heard_s = self._asked_s = time.monotonic()
+        self._quiet = False  # whether it has been said that nothing comes
+        self._places: dict[int, Place] = {}
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -124,6 +130,7 @@ class CellRun:
             except queue.Empty:
                 self._show(self._grouper.tick(now_s))
                 self._tell_lonely_failure(now_s)
+                self._tell_quiet(now_s)
                 self._view.tick()
         return True
 
@@ -140,10 +147,31 @@ class CellRun:
                 " Stop ends the cell"
             )
 
+    def _tell_quiet(self, now_s: float) -> None:
+        """Say where the ranks are while nothing comes from them."""
+        if now_s - self._heard_s > _QUIET_S and now_s - self._asked_s > _ASK_S:
+            if self._asked_s > self._heard_s and self._places.keys() < set(self.busy):
+                self._show_places()  # some have not answered
+            self._asked_s = now_s
+            self._places.clear()
+            for rank in self.busy:
+                reply = self._world.client.ask_where(self._engines[rank])
+                reply.add_done_callback(partial(self._receive_place, rank))
+
+    def _hear(self) -> None:
+        """Note that something came."""
+        now_s = time.monotonic()
+        if self._quiet:
+            self._view.notice(f"ddp: nothing was printed for {now_s - self._heard_s:.0f} s")
+            self._quiet = False
+            self._places.clear()
+        self._heard_s = now_s
+
     def finish(self) -> None:
         """Show what was held back and close the view; later output is shown as it comes."""
         while not self._inbox.empty():
             self._inbox.get()()
+        self._hear()
         self._show(self._grouper.finish())
         self._show_endings()
         self._show_results()
@@ -210,6 +238,10 @@ class CellRun:
         self._replied[rank] = time.monotonic()
         self._wake_at_end()
 
+    def _receive_place(self, rank: int, reply: Any) -> None:
+        if isinstance(message := reply.result(), dict):  # not an error: it may have ended meanwhile
+            self._inbox.put(partial(self._note_place, rank, Place.from_wire(message["content"])))
+
     def _wake_at_end(self) -> None:
         """Wake the thread that runs the cell once, and not for each rank's every sign of life."""
         if not self.busy:
@@ -220,6 +252,19 @@ class CellRun:
         self._show(self._grouper.finish())
 
     # On the thread that runs the cell.
+
+    def _note_place(self, rank: int, place: Place) -> None:
+        self._places[rank] = place
+        if self._places.keys() >= set(self.busy):
+            self._show_places()
+
+    def _show_places(self) -> None:
+        quiet_s = time.monotonic() - self._heard_s
+        places = {rank: self._places.get(rank, Place(None)) for rank in self.busy}
+        if places and quiet_s > _QUIET_S:
+            self._quiet = True
+            told = describe_places(places)
+            self._view.progress(f"ddp: nothing printed for {quiet_s:.0f} s: {told}")
 
     def _note_death(self, rank: int, what: str) -> None:
         self._died.setdefault(rank, what)
@@ -248,6 +293,7 @@ class CellRun:
         kind, content = message["header"]["msg_type"], message["content"]
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None:
+            self._hear()
             handler(rank, content, message)
 
     def _on_stream(self, rank: int, content: dict[str, Any], _: Message) -> None:
@@ -258,6 +304,7 @@ class CellRun:
     def _show_printed(self, rank: int, stream: str, text: str) -> None:
         now_s = time.monotonic()
         passed = self._budgets[rank].feed(stream, text, now_s)
+        self._hear()
         if passed:
             self._show(self._grouper.feed(rank, stream, passed, now_s))
 

@@ -54,6 +54,12 @@ class StreamingClient(Client):
             self._mux_stream, invoke, args=[target, payload], ident=self._identity(engine_id)
         )
 
+    def ask_where(self, engine_id: int) -> MessageFuture:
+        """Ask one engine where it is; it answers at once, whatever it does."""
+        return self._send(
+            self._control_stream, "where_request", content={}, ident=self._identity(engine_id)
+        )
+
     def on_engine_death(self, callback: Callable[[int], None]) -> None:
         """Call ``callback(engine_id)``, on the client's thread, when an engine has gone."""
 

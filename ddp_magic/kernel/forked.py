@@ -68,11 +68,12 @@ class ForkedCluster:
         with self._lock:
             server, client = self._prepare()
             self._ending = False
-            tell("importing torch")
-            _await([server.loaded], server, _RANKS_TIMEOUT_S, "torch was not imported")
+            # Asked for at once: the server forks them as soon as it has imported what they need.
             self._ranks = {
                 rank: self._fork_rank(server, rank, environment) for rank in range(nproc)
             }
+            tell("importing torch")
+            _await([server.loaded], server, _RANKS_TIMEOUT_S, "torch was not imported")
             self._engines = self._await_ranks(server, tell)
             if not client.await_engines(self._engines.values(), _RANKS_TIMEOUT_S):
                 raise StartError("The controller did not report the ranks in time.")

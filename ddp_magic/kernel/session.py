@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 import weakref
@@ -23,6 +24,7 @@ from ddp_magic.errors import CellInterrupted, CellTimeout, StateError
 from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import CellRun
 from ddp_magic.kernel.cluster import Events, local_cluster
+from ddp_magic.kernel.devices import gpu_count
 from ddp_magic.kernel.source import check_syntax
 from ddp_magic.kernel.textview import TextView
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
@@ -115,13 +117,13 @@ class Session:
         progress.end(f"{world.describe()}, ready in {progress.elapsed_s:.1f} s", always=True)
 
     def warm(self) -> None:
-        """Begin, in the background, what every start needs: above all to import torch.
+        """Do, and wait for, what can be done before a start, so that it takes half a second.
 
-        What fails here fails again, and is told, when the ranks are started.
+        Torch goes on being imported after this returns. May be called on any thread.
         """
-        warmth = threading.Thread(target=_try, args=(self._cluster.warm,), name="ddp warm start")
-        warmth.daemon = True
-        warmth.start()
+        self._cluster.warm()
+        gpu_count()
+        importlib.import_module("numpy")  # ipyparallel does, with the first call
 
     @property
     def preload(self) -> tuple[str, ...]:
@@ -491,11 +493,6 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
             alive(*args)
 
     return call
-
-
-def _try(action: Callable[[], None]) -> None:
-    with suppress(Exception):
-        action()
 
 
 def _check_unchanged(world: World, given: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from IPython.core import page
 from IPython.core.getipython import get_ipython
 
 from ddp_magic.errors import DdpMagicError
+from ddp_magic.rank.where import main_place
 
 METADATA_KEY = "ddp_magic"
 _PACKAGE = str(Path(__file__).parents[1])
@@ -45,7 +46,7 @@ class RankCompiler(XCachingCompiler):
     def get_code_name(self, raw_code: str, code: str, number: int) -> str:
         """Return a file name that is the same on all ranks; ipykernel's tells the process."""
         name = os.path.basename(super().get_code_name(raw_code, code, number))
-        return os.path.join(tempfile.gettempdir(), "ddp_cell", name)
+        return os.path.join(_cell_folder(), name)
 
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
         """Parse ``source`` as if it stood below the header."""
@@ -111,7 +112,13 @@ class RankKernel(IPythonParallelKernel):
         if "_render_traceback_" in vars(DdpMagicError):
             delattr(DdpMagicError, "_render_traceback_")
         kernel.in_user_code = kernel.interrupt_waits = False
+        kernel.control_handlers["where_request"] = kernel.where_request
         return kernel
+
+    def where_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Say, on the control thread, where the main thread is."""
+        content = vars(main_place(_cell_folder()))
+        self.session.send(stream, "where_reply", content, parent=parent, ident=ident)
 
     @property
     def _supports_kernel_subshells(self) -> bool:
@@ -207,6 +214,11 @@ class RankKernel(IPythonParallelKernel):
             yield
         finally:
             threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def _cell_folder() -> str:
+    """Return where cells' code is said to lie; the same on all ranks."""
+    return os.path.join(tempfile.gettempdir(), "ddp_cell")
 
 
 def _plan_of(request: dict[str, Any]) -> dict[str, Any] | None:
