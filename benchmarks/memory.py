@@ -19,6 +19,13 @@ from types import TracebackType
 import psutil
 
 _MARK = "DDP_BENCHMARK_MARK"
+_FOLDERS = (
+    "IPYTHONDIR",
+    "JUPYTER_CONFIG_DIR",
+    "JUPYTER_DATA_DIR",
+    "JUPYTER_RUNTIME_DIR",
+    "TMPDIR",
+)
 _END_GRACE_S = 5.0
 _KILL_TIMEOUT_S = 10.0
 _POLL_S = 0.05
@@ -74,16 +81,16 @@ class Started:
     folder
         An empty folder, removed at the end.
     environment
-        This process's with a mark, and with the folder in place of the user's Jupyter and IPython
-        folders. gloo keeps to loopback, so that no host name is looked up.
+        This process's with a mark, and with the folder in place of the user's Jupyter, IPython
+        and temporary folders. gloo keeps to loopback, so that no host name is looked up.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="benchmark-", ignore_cleanup_errors=True)
         self.folder = self._folder.name
         self._mark = secrets.token_hex(8)
-        names = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-        folders = {name: f"{self.folder}/{name.lower()}" for name in names}
+        folders = {name: f"{self.folder}/{name.lower()}" for name in _FOLDERS}
+        Path(folders["TMPDIR"]).mkdir()
         own = {_MARK: self._mark, "GLOO_SOCKET_IFNAME": "lo"}
         self.environment: dict[str, str] = {**os.environ, **folders, **own}
 
@@ -134,14 +141,11 @@ class Started:
             next((memory for memory in memories if memory.pid == kernel), None),
         )
 
-    def strangers(self) -> int:
-        """Return how many processes of others have torch loaded, and so take part of its pages."""
-        own = {process.pid for process in self.processes()}
-        return sum(
-            "libtorch" in _read(process.pid, "maps").decode(errors="replace")
-            for process in psutil.process_iter()
-            if process.pid not in own
-        )
+
+def torch_processes() -> int:
+    """Return how many processes have torch loaded: what they share counts less in each's PSS."""
+    maps = (_read(process.pid, "maps") for process in psutil.process_iter())
+    return sum(b"libtorch" in text for text in maps)
 
 
 def read_memory(pid: int) -> Memory | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ddp_magic.core.ranks import format_ranks
 
+_PLURAL = {"was": "were", "has": "have"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -79,12 +80,12 @@ class FailureStory:
         """Return one line: what failed and where."""
         first = self.first
         if first is None or self.died:
-            return "; ".join(f"rank {rank} {what}" for rank, what in sorted(self.died.items()))
+            return "; ".join(self._deaths())
         return f"{first.headline} ({self._where(first)})"
 
     def lines(self) -> list[str]:
         """Return one line for each group of ranks, the first failure's group first."""
-        told = [f"rank {rank} {what}" for rank, what in sorted(self.died.items())]
+        told = self._deaths()
         first = self.first
         if first is not None:
             told.append(f"{self._where(first)} {_ending(first.headline)}")
@@ -97,6 +98,12 @@ class FailureStory:
         if self.busy:
             told.append(f"{named(self.busy)} still busy; `%ddp restart` ends what does not stop")
         return told
+
+    def _deaths(self) -> list[str]:
+        groups: dict[str, list[int]] = {}
+        for rank, what in sorted(self.died.items()):
+            groups.setdefault(what, []).append(rank)
+        return [f"{named(ranks)} {_in_number(what, len(ranks))}" for what, ranks in groups.items()]
 
     def _where(self, first: RankFailure) -> str:
         same = [rank for rank, one in sorted(self.failures.items()) if one.same_as(first)]
@@ -116,6 +123,12 @@ class FailureStory:
 
 def _ending(headline: str) -> str:
     return "stopped here" if headline == "KeyboardInterrupt" else f"failed with {headline}"
+
+
+def _in_number(what: str, count: int) -> str:
+    """Return what one rank did as what several did: ``was killed`` becomes ``were killed``."""
+    verb, _, rest = what.partition(" ")
+    return f"{_PLURAL.get(verb, verb) if count > 1 else verb} {rest}"
 
 
 def named(ranks: Iterable[int]) -> str:

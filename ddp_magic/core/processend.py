@@ -51,6 +51,11 @@ class ProcessEnd:
         return f"exited with code {self.exit_code}"
 
     @property
+    def last_line(self) -> str:
+        """The last line of what it wrote, where a traceback names the exception."""
+        return self.tail.rpartition("\n")[2].strip()
+
+    @property
     def last_lines(self) -> str:
         """The last few lines of what it wrote."""
         return "\n".join(self.tail.splitlines()[-_TAIL_LINES:])

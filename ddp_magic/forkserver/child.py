@@ -194,7 +194,8 @@ def _live(parent: int, request: dict[str, Any], outputs: tuple[int, int], status
 
 def _take_place(request: dict[str, Any], outputs: tuple[int, int]) -> None:
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for fd, pipe in zip((1, 2), outputs, strict=True):
         os.dup2(pipe, fd)

@@ -8,6 +8,7 @@
 The guardian waits for the notebook's end of a pipe to close, or for the fork server to end. Then it
 ends all that is below it, removes the session's folder, and ends itself. On Linux a process whose
 parent has gone becomes a child of the fork server, or else of the guardian, so nothing gets away.
+Should the guardian be killed, the fork server does its work.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import os
 import resource
 import shutil
 import signal
-import sys
 import threading
 from contextlib import suppress
 from typing import Any
 
-import psutil
-
-from ddp_magic.forkserver.system import adopt_orphans, die_with_parent, set_name
-
-_KILL_ROUNDS_TIMEOUT_S = 5.0
+from ddp_magic.forkserver.system import (
+    adopt_orphans,
+    die_with_parent,
+    end_descendants,
+    set_name,
+)
 
 
 def main(config: dict[str, Any], life_fd: int) -> None:
@@ -45,7 +46,7 @@ def main(config: dict[str, Any], life_fd: int) -> None:
     parent = os.getpid()
     server = os.fork()
     if server == 0:
-        die_with_parent(parent)
+        die_with_parent(parent, signal.SIGTERM)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, life_fd)  # the guardian's alone
         os.close(null)
@@ -62,19 +63,6 @@ def main(config: dict[str, Any], life_fd: int) -> None:
     end_descendants()
     shutil.rmtree(config["folder"], ignore_errors=True)
     os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
-
-
-def end_descendants() -> None:
-    """Kill all that is below this process, and what they start meanwhile."""
-    me = psutil.Process()
-    while alive := me.children(recursive=True):
-        for process in alive:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        _, left = psutil.wait_procs(alive, timeout=_KILL_ROUNDS_TIMEOUT_S)
-        if left:  # in uninterruptible sleep: the system ends them when that is over
-            print("ddp: not ended yet:", [process.pid for process in left], file=sys.stderr)
-            return
 
 
 def _kill_at_end_of(life_fd: int, server: int) -> None:

@@ -28,11 +28,13 @@ event                   says
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -45,7 +47,7 @@ from typing import Any
 import psutil
 
 from ddp_magic.forkserver.child import Child, fork
-from ddp_magic.forkserver.system import adopt_orphans, set_name
+from ddp_magic.forkserver.system import adopt_orphans, end_descendants, set_name
 
 _READ_BYTES = 65536
 _QUIET_S = 0.3  # nothing is asked for that long before more is imported
@@ -81,6 +83,7 @@ def serve(config: dict[str, Any]) -> int:
 class _Server:
     def __init__(self, config: dict[str, Any]) -> None:
         self._preload = (*_BASE, *_RANK, *config["preload"])
+        self._folder = config["folder"]
         self._socket = socket.socket(fileno=config["requests_fd"])
         self._socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -119,6 +122,7 @@ class _Server:
 
     def _prepare(self) -> None:
         set_name("ddp-forkserver")
+        faulthandler.enable(2)
         adopt_orphans()
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.set_blocking(self._wake_r, False)
@@ -126,8 +130,15 @@ class _Server:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._leave)
         self._selector.register(self._socket, selectors.EVENT_READ, None)
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
+
+    def _leave(self, *_: Any) -> None:
+        """End all, as the guardian would: it has gone, or somebody wants this process to go."""
+        end_descendants()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(128 + signal.SIGTERM)
 
     # ---- one turn of the loop
 

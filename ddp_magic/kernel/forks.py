@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ddp_magic.core.advice import advice_on
 from ddp_magic.core.processend import ProcessEnd
-from ddp_magic.errors import StartError
+from ddp_magic.errors import SetupError, StartError
 
 _BOOT = (
     "import json, sys; config = json.loads(sys.stdin.readline()); sys.path[:] = config['path'];"
@@ -65,10 +66,11 @@ class ForkedProcess:
         """Note how it ended."""
         if not self.ended.done():
             self.ended.set_result(end)
+        said = f": {end.last_line}" if end.exit_code and end.last_line else ""
         self.fail(
             StartError(
-                f"{self.name} {end.sentence} while it started.",
-                fix="Its last output may say why." if end.last_lines else "",
+                f"{self.name} {end.sentence} while it started{said or '.'}",
+                fix=advice_on(end.tail),
                 context=end.last_lines,
             )
         )
@@ -153,7 +155,7 @@ class ForkServer:
             config=config,
             name=f"ddp-{name.lower().replace(' ', '-')}",
             environment=dict(environment),
-            folder=os.getcwd(),
+            folder=_working_directory(),
             path=_module_path(),
             is_rank=is_rank,
         )
@@ -197,8 +199,8 @@ class ForkServer:
         if threading.current_thread() is not self._reader:
             self._reader.join()
         self._socket.close()
-        assert self._guardian.stderr is not None
-        self._guardian.stderr.close()
+        assert self._guardian.stdout is not None
+        self._guardian.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- starting
@@ -209,8 +211,8 @@ class ForkServer:
             guardian = subprocess.Popen(
                 [sys.executable, "-c", _BOOT],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
                 env=self.environment | {"OPENBLAS_NUM_THREADS": "1"},  # no threads to fork
             )
@@ -244,11 +246,11 @@ class ForkServer:
     # ---- on the reader's thread
 
     def _read(self) -> None:
-        assert self._guardian.stderr is not None
+        assert self._guardian.stdout is not None
         received = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
-            selector.register(self._guardian.stderr, selectors.EVENT_READ)
+            selector.register(self._guardian.stdout, selectors.EVENT_READ)
             while selector.get_map():
                 for key, _ in selector.select():
                     data = _read_some(key.fd)
@@ -286,7 +288,7 @@ class ForkServer:
             process.fail(
                 StartError(
                     f"{process.name} could not be started: {event['error']}.",
-                    fix="Start fewer ranks with -n, or free memory, processes or files.",
+                    fix=advice_on(event["error"]) or "Start fewer ranks with -n.",
                 )
             )
         elif kind == "ended":
@@ -360,5 +362,14 @@ def _make_folder() -> Path:
     except OSError as error:
         raise StartError(
             f"No folder for the session could be made: {error}.",
-            fix="Free some space there, or set TMPDIR to a folder with space.",
+            fix=advice_on(str(error)) or "Set TMPDIR to a folder of yours with space.",
+        ) from error
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise SetupError(
+            "The notebook's working directory is gone.", fix="Go to another one with %cd."
         ) from error

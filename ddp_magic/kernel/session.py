@@ -411,6 +411,7 @@ class Session:
             self._run.lose(rank, end.sentence)
 
     def _note_printed(self, rank: int, stream: str, text: str) -> None:
+        self._losses.note_printed(rank, text)
         if self._last_run is not None:
             self._last_run.print_for(rank, stream, text)
 

@@ -37,6 +37,8 @@ _TORCH_BYTES = 250 * 2**20  # of what ranks share
 _RANK_BYTES = 40 * 2**20  # of a rank before the user's own data
 _CONTROLLER_FILES = 100
 _RANK_FILES = 14  # of each rank, in the controller
+_PRINTED_CHARS = 4000
+_PRINTED_LINES = 15
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -50,14 +52,27 @@ class Losses:
         How each rank ended, as what follows "rank 3".
     lost
         What ended that all ranks need; or ``""``.
+    printed
+        What compiled code of each rank has written so far.
     """
 
     dead: dict[int, str] = field(default_factory=dict)
     lost: str = ""
+    printed: dict[int, str] = field(default_factory=dict)
+
+    def note_printed(self, rank: int, text: str) -> None:
+        """Keep the end of what a rank writes."""
+        self.printed[rank] = (self.printed.get(rank, "") + text)[-_PRINTED_CHARS:]
+
+    def last_words(self, rank: int) -> str:
+        """Return the last lines that a rank wrote, under a heading; or ``""``."""
+        lines = self.printed.get(rank, "").strip().splitlines()[-_PRINTED_LINES:]
+        return "\n".join([f"The last that rank {rank} wrote:", *lines]) if lines else ""
 
     def clear(self) -> None:
         """Begin anew."""
         self.dead.clear()
+        self.printed.clear()
         self.lost = ""
 
 
@@ -150,14 +165,14 @@ class World:
 
     def status_of(self, rank: int, *, busy: bool, last_error: str) -> RankStatus:
         """Return what is known of a rank without asking it."""
-        place = self.places[rank]
+        place, dead = self.places[rank], self.dead.get(rank, "")
         return RankStatus(
             rank=rank,
             pid=place["pid"],
             host=place["host"],
             device=place["device"],
-            state=self.dead.get(rank, "running" if busy else "ready"),
-            rss_bytes=_rss_bytes(place["pid"]),
+            state=dead.partition(" (")[0] or ("running" if busy else "ready"),
+            rss_bytes=None if dead else _rss_bytes(place["pid"]),
             last_error=last_error,
         )
 
@@ -262,23 +277,25 @@ def _join(world: World, payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
         done, pending = concurrent.futures.wait(
             pending, timeout=_POLL_S, return_when=concurrent.futures.FIRST_COMPLETED
         )
-        for future in done:
-            if isinstance(future.result(), ipp_error.RemoteError):
-                raise _as_raised(future.result(), "A rank could not join the others: ")
+        # A death first: a call that was on its way fails because of it.
         if world.losses.lost:
             raise StartError(f"While the ranks joined each other, {world.losses.lost}.")
         for rank, what in world.dead.items():
-            raise StartError(f"Rank {rank} {what} while it joined the others.")
+            said = world.losses.last_words(rank)
+            raise StartError(f"Rank {rank} {what} while it joined the others.", context=said)
+        for rank, future in enumerate(futures):
+            if future in done and isinstance(future.result(), ipp_error.RemoteError):
+                raise _as_raised(future.result(), f"Rank {rank}: ", world.losses.last_words(rank))
         if time.monotonic() > deadline_s:
             raise StartError(f"The ranks did not join each other within {_JOIN_TIMEOUT_S} s.")
     return [future.result() for future in futures]
 
 
-def _as_raised(error: ipp_error.RemoteError, prefix: str) -> Exception:
+def _as_raised(error: ipp_error.RemoteError, prefix: str, said: str = "") -> Exception:
     """Return a rank's error as this package's own, with the traceback if it was not one."""
     kind = getattr(errors, error.ename, None)
     if kind is not None:
-        return kind(prefix + error.evalue)
+        return kind(prefix + error.evalue, context=said)
     return StartError(f"{prefix}{error.ename}: {error.evalue}", context=str(error.traceback or ""))
 
 

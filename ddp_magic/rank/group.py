@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,7 +14,8 @@ import torch
 import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
-from ddp_magic.errors import SetupError
+from ddp_magic.core.advice import advice_on
+from ddp_magic.errors import SetupError, StartError
 
 # A cell may train or wait for as long as it likes; what can be decided is decided by the
 # session and not by a time-out of the process group.
@@ -49,6 +52,8 @@ class Membership:
         ------
         SetupError
             If this torch lacks the backend.
+        StartError
+            Names what failed.
         """
         os.environ.update(self.environment)
         self._check_backend()
@@ -56,16 +61,19 @@ class Membership:
         torch.set_num_threads(self.threads)
         threadpool_limits(self.threads)
         if self.device.startswith("cuda"):
-            torch.cuda.set_device(self.device)
-        dist.init_process_group(
-            self.backend,
-            store=dist.FileStore(self.store, self.world_size),
-            rank=self.rank,
-            world_size=self.world_size,
-            timeout=_COLLECTIVE_TIMEOUT,
-        )
+            with _phase(f"taking its GPU ({self.device})"):
+                torch.cuda.set_device(self.device)
+        with _phase("finding the other ranks"):
+            dist.init_process_group(
+                self.backend,
+                store=dist.FileStore(self.store, self.world_size),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=_COLLECTIVE_TIMEOUT,
+            )
         # gloo connects at the first collective: do it now, while a failure is still the start's.
-        dist.barrier()
+        with _phase("the first collective"):
+            dist.barrier()
 
     def _check_backend(self) -> None:
         if not dist.is_available():
@@ -89,6 +97,17 @@ class Membership:
             "torch": str(torch.__version__),  # a plain str: TorchVersion would bring torch along
             "cuda": torch.cuda.is_available(),
         }
+
+
+@contextmanager
+def _phase(name: str) -> Iterator[None]:
+    """Say in which phase of the start an error was raised."""
+    try:
+        yield
+    except Exception as error:
+        raise StartError(
+            f"{name} failed: {type(error).__name__}: {error}", fix=advice_on(str(error))
+        ) from error
 
 
 def leave() -> None:

@@ -35,9 +35,14 @@ def test_the_first_failure_leads_and_the_same_are_grouped() -> None:
 
 
 def test_a_death_is_told_before_what_it_caused() -> None:
-    story = _story(_failure(0, "RuntimeError"), r1="died")
-    assert story.summary() == "rank 1 died"
-    assert story.lines() == ["rank 1 died", "rank 0 failed with RuntimeError: x"]
+    story = _story(_failure(0, "RuntimeError"), r1="died of SIGSEGV")
+    assert story.summary() == "rank 1 died of SIGSEGV"
+    assert story.lines() == ["rank 1 died of SIGSEGV", "rank 0 failed with RuntimeError: x"]
+
+
+def test_ranks_that_died_alike_are_told_in_one_line() -> None:
+    story = _story(r0="was ended: x", r1="was ended: x", r3="exited with code 3")
+    assert story.summary() == "ranks 0-1 were ended: x; rank 3 exited with code 3"
 
 
 def test_what_was_stopped_did_not_fail() -> None:
