@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import psutil
 import startup_quickstart
 import startup_scaling
 from compare import print_rows
@@ -24,6 +25,7 @@ _RANKS = (2, 4, 8)
 _REPEATS = 3
 _QUICK_RANKS, _QUICK_REPEATS = (2, 4), 1
 _REASON_CHARACTERS = 240
+_SHARE_TO_TELL = 0.05
 _NOTES = """\
 PSS: own pages, and of those shared by n processes the nth part. All: without the notebook's kernel.
 One more rank: the difference of all processes, over that of the ranks."""
@@ -57,6 +59,7 @@ class Report:
     failures: dict[tuple[str, int], str] = field(default_factory=dict)
     baseline_s: list[float] = field(default_factory=list)
     strangers: int = 0
+    strangers_share: float = 0.0
 
 
 def main() -> None:
@@ -68,7 +71,6 @@ def main() -> None:
         return startup_scaling.main(options.ranks or startup_scaling.RANKS)
     ranks = options.ranks or (_QUICK_RANKS if options.quick else _RANKS)
     repeats = options.repeats or (_QUICK_REPEATS if options.quick else _REPEATS)
-    print(f"Load of the machine before: {os.getloadavg()[0]:.1f}")
     report = measure(options.peers, ranks, repeats)
     print_times(report, options.peers, ranks, repeats)
     print_memory(report, options.peers, ranks)
@@ -78,12 +80,14 @@ def measure(names: Sequence[str], ranks: Sequence[int], repeats: int) -> Report:
     """Measure every way with every number of ranks, each right after ``import torch``."""
     report = Report()
     import_torch()  # reads the files
+    busy_s, own_s = _busy_s(), _own_s()
     for turn in range(repeats):
         for count in ranks:
             # By turns, so that none has the same neighbours each time.
             for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
                 if (name, count) not in report.failures:
                     _measure_once(report, name, count)
+    report.strangers_share = max(0.0, 1 - (_own_s() - own_s) / (_busy_s() - busy_s))
     return report
 
 
@@ -110,6 +114,8 @@ def print_times(report: Report, names: Sequence[str], ranks: Sequence[int], repe
     rows.append(("import torch", *[f"{baseline_s:.2f} s (1.00)"] * len(ranks)))
     print_rows("Until a first collective's result is back", rows)
     print(f"Rounds: {repeats}; medians. In brackets, the ratio to `import torch` right before.")
+    if report.strangers_share >= _SHARE_TO_TELL:
+        print(f"Processes of others took {report.strangers_share:.0%} of the CPU time: not quiet.")
     for (name, count), reason in report.failures.items():
         print(f"{name}, {count} ranks, not measured: {reason}")
 
@@ -154,6 +160,17 @@ def _added(report: Report, name: str, ranks: Sequence[int]) -> Iterable[tuple[st
     count = counts[-1] - counts[0]
     added = ((many.mib(what) - few.mib(what)) / count for what in ("total_pss", "total_private"))
     yield (name, f"{counts[0]} to {counts[-1]}", *(f"{mib:.0f}" for mib in added))
+
+
+def _busy_s() -> float:
+    """Return the CPU time that has been used on this machine."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)
+
+
+def _own_s() -> float:
+    """Return the CPU time of this process, and of all below it that have ended."""
+    return sum(os.times()[:4])
 
 
 def _reason(error: Exception) -> str:

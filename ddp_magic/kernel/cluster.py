@@ -67,7 +67,7 @@ class Cluster(Protocol):
         """
 
     def folder(self) -> str:
-        """Return a folder that only this user can enter, for what the ranks share."""
+        """Return a folder that only this user can enter; ``""`` if nothing runs."""
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank."""

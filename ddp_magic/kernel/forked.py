@@ -83,8 +83,7 @@ class ForkedCluster:
 
     def folder(self) -> str:
         """Return the session's folder."""
-        assert self._server is not None
-        return str(self._server.folder)
+        return str(self._server.folder) if self._server is not None else ""
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank."""

@@ -187,6 +187,11 @@ class Session:
             self._wanted = replace(self._wanted, **changes)
 
     @property
+    def folder(self) -> str:
+        """The session's private folder; ``""`` if nothing runs."""
+        return self._cluster.folder()
+
+    @property
     def started(self) -> bool:
         """Whether there are ranks."""
         return self._world is not None

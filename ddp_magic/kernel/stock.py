@@ -81,7 +81,7 @@ class StockCluster:
 
     def folder(self) -> str:
         """Return the session's folder."""
-        return str(self._folder)
+        return str(self._folder or "")
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank, by way of ipyparallel's nanny."""

@@ -128,6 +128,8 @@ class World:
             parts.append(topology.note)
         elif not topology.on_gpu and any(place["cuda"] for place in self.places):
             parts.append("the GPUs are idle (--backend nccl uses them)")
+        if self.cluster.note:
+            parts.append(self.cluster.note)
         return ", ".join(parts)
 
     def targets(self, ranks: Iterable[int] | None) -> dict[int, int]:

@@ -27,7 +27,7 @@ def cold() -> Iterator[Session]:
 
 def test_nothing_is_left_after_stop(cold: Session) -> None:
     cold.start()
-    folder = Path(cold._cluster.folder())
+    folder = Path(cold.folder)
     pids = [rank.pid for rank in cold.status().ranks]
     assert folder.stat().st_mode & 0o777 == 0o700
     cold.stop()
@@ -147,7 +147,7 @@ def test_nothing_is_left_when_the_sessions_process_is_killed() -> None:
     script = (
         "import os, signal\nfrom ddp_magic import Session\n"
         "session = Session(nproc=1)\nsession.start()\n"
-        "print(session._cluster.folder())\nprint(session.status().ranks[0].pid, flush=True)\n"
+        "print(session.folder)\nprint(session.status().ranks[0].pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     ended = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

@@ -88,8 +88,15 @@ def notebook() -> Iterator[Notebook]:
         yield notebook
 
 
+@pytest.fixture
+def bare_notebook() -> Iterator[Notebook]:
+    """A kernel of the test's own, in which nothing has been run."""
+    with _kernel(load=False) as notebook:
+        yield notebook
+
+
 @contextmanager
-def _kernel() -> Iterator[Notebook]:
+def _kernel(load: bool = True) -> Iterator[Notebook]:
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel()
     client = manager.blocking_client()
@@ -97,8 +104,10 @@ def _kernel() -> Iterator[Notebook]:
     try:
         client.wait_for_ready(timeout=_DEADLINE_S)
         notebook = Notebook(manager, client)
-        assert notebook.run("%load_ext ddp_magic").status == "ok"
+        if load:
+            assert notebook.run("%load_ext ddp_magic").status == "ok"
         yield notebook
     finally:
         client.stop_channels()
-        manager.shutdown_kernel()
+        if manager.has_kernel:
+            manager.shutdown_kernel()
