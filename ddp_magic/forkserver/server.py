@@ -108,7 +108,6 @@ class _Server:
                 return 1
             self._turn(0)
         gc.collect()
-        gc.freeze()  # so that collections in the ranks leave these pages shared
         self._loaded = True
         self._send(event="loaded")
         later = deque(_LATER)
@@ -117,7 +116,6 @@ class _Server:
             if not self._turn(_QUIET_S if may_import else None) and may_import:
                 with contextlib.suppress(ImportError):  # of another torch: ranks need it not
                     importlib.import_module(later.popleft())
-                gc.freeze()
         return 0
 
     def _prepare(self) -> None:
@@ -216,6 +214,7 @@ class _Server:
             self._begin_ending(request)
 
     def _fork(self, request: dict[str, Any]) -> None:
+        gc.freeze()  # so that a collection, here or there, leaves the pages shared
         try:
             child = fork(request, close=self._own_files())
         except OSError as error:
