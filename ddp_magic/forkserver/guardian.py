@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import resource
+import selectors
 import shutil
 import signal
 import threading
@@ -35,8 +36,8 @@ def main(config: dict[str, Any], life_fd: int) -> None:
     Parameters
     ----------
     config
-        ``requests_fd``: the socket on which the notebook talks to the server; ``folder``: the
-        session's; ``preload``: what the server imports.
+        ``notebook``: the notebook's process id; ``requests_fd``: the socket on which it talks to
+        the server; ``folder``: the session's; ``preload``: what the server imports.
     life_fd
         A pipe that ends when the notebook does.
     """
@@ -57,7 +58,9 @@ def main(config: dict[str, Any], life_fd: int) -> None:
     set_name("ddp-guardian")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(server, signal.SIGKILL))
-    watch = threading.Thread(target=_kill_at_end_of, args=(life_fd, server), daemon=True)
+    watch = threading.Thread(
+        target=_kill_at_end_of, args=(life_fd, config["notebook"], server), daemon=True
+    )
     watch.start()
     _, status = os.waitpid(server, 0)
     end_descendants()
@@ -65,9 +68,19 @@ def main(config: dict[str, Any], life_fd: int) -> None:
     os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 
 
-def _kill_at_end_of(life_fd: int, server: int) -> None:
-    while os.read(life_fd, 4096):
-        pass
+def _kill_at_end_of(life_fd: int, notebook: int, server: int) -> None:
+    """Kill the server when the notebook's end of the pipe has closed, or the notebook has gone.
+
+    A process that the notebook has forked may hold the pipe open for longer than it lives.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(life_fd, selectors.EVENT_READ)
+        if hasattr(os, "pidfd_open"):  # Linux
+            with suppress(OSError):  # it has gone: so has its end of the pipe
+                selector.register(os.pidfd_open(notebook), selectors.EVENT_READ)
+        while os.getppid() == notebook and selector.select() and os.getppid() == notebook:
+            if not os.read(life_fd, 4096):
+                break
     with suppress(ProcessLookupError):
         os.kill(server, signal.SIGKILL)
 

@@ -109,6 +109,8 @@ class ForkedCluster:
     def stop(self, grace_s: float) -> None:
         """End all processes and remove the folder."""
         self._ending = True
+        if grace_s == 0 and (server := self._server) is not None:
+            server.abandon()  # so that whoever holds the lock has nothing more to wait for
         with self._lock:
             client, server = self._client, self._server
             self._client = self._server = self._controller = None

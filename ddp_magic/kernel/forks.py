@@ -218,6 +218,7 @@ class ForkServer:
             )
             config = {
                 "path": _module_path(),
+                "notebook": os.getpid(),
                 "requests_fd": theirs.fileno(),
                 "folder": str(self.folder),
                 "preload": self.preload,

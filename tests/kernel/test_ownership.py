@@ -82,6 +82,23 @@ def test_nothing_is_left_when_what_all_ranks_need_is_killed(
     assert holder.process.poll() is None
 
 
+def test_a_process_that_the_notebook_has_forked_keeps_nothing_alive(holder: Holder) -> None:
+    folder = holder.folder()
+    processes = flat(holder.started())
+    holder.go(
+        "import time\npid = os.fork()\nif pid == 0: os.close(1); os.close(2); time.sleep(600)\n"
+        "print(pid, flush=True)\ntime.sleep(600)"
+    )
+    assert holder.process.stdout is not None
+    forked = psutil.Process(int(holder.process.stdout.readline()))
+    try:
+        holder.process.kill()
+        assert await_end(processes, folder) == []
+        assert forked.is_running()
+    finally:
+        forked.kill()
+
+
 def test_a_notebook_that_is_killed_in_a_cell_leaves_nothing(holder: Holder) -> None:
     folder = holder.folder()
     processes = flat(holder.started())
