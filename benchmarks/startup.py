@@ -8,6 +8,7 @@ import queue
 import re
 import statistics
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,9 @@ _RANKS = (2, 4, 8)
 _REPEATS = 3
 _QUICK_RANKS, _QUICK_REPEATS = (2, 4), 1
 _REASON_CHARACTERS = 240
-_SHARE_TO_TELL = 0.05
+_SHARE = 0.15
+_CALM_S = 1.0
+_CALM_CPU_S = 0.1  # in that time
 _NOTES = """\
 PSS: own pages, and of those shared by n processes the nth part. All: without the notebook's kernel.
 One more rank: the difference of all processes, over that of the ranks."""
@@ -39,12 +42,19 @@ class Measured:
     took_s: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     figures: list[dict[str, float]] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
 
-    def add(self, result: Result, baseline_s: float) -> None:
-        """Add one round."""
+    def add(self, result: Result, baseline_s: float, share: float) -> None:
+        """Add one round, in which processes of others took a share of the CPU time."""
+        self.shares.append(share)
         self.took_s.append(result.took_s)
         self.ratios.append(result.took_s / baseline_s)
         self.figures.append(result.footprint.figures())
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others took much of the CPU time."""
+        return statistics.median(self.shares) > _SHARE
 
     def mib(self, name: str) -> float:
         """Return a figure's median."""
@@ -59,7 +69,6 @@ class Report:
     failures: dict[tuple[str, int], str] = field(default_factory=dict)
     baseline_s: list[float] = field(default_factory=list)
     strangers: int = 0
-    strangers_share: float = 0.0
 
 
 def main() -> None:
@@ -71,27 +80,27 @@ def main() -> None:
         return startup_scaling.main(options.ranks or startup_scaling.RANKS)
     ranks = options.ranks or (_QUICK_RANKS if options.quick else _RANKS)
     repeats = options.repeats or (_QUICK_REPEATS if options.quick else _REPEATS)
-    report = measure(options.peers, ranks, repeats)
+    report = measure(options.peers, ranks, repeats, options.patience)
     print_times(report, options.peers, ranks, repeats)
     print_memory(report, options.peers, ranks)
 
 
-def measure(names: Sequence[str], ranks: Sequence[int], repeats: int) -> Report:
+def measure(names: Sequence[str], ranks: Sequence[int], repeats: int, patience_s: float) -> Report:
     """Measure every way with every number of ranks, each right after ``import torch``."""
     report = Report()
     import_torch()  # reads the files
-    busy_s, own_s = _busy_s(), _own_s()
     for turn in range(repeats):
         for count in ranks:
             # By turns, so that none has the same neighbours each time.
             for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
                 if (name, count) not in report.failures:
+                    _await_calm(patience_s)
                     _measure_once(report, name, count)
-    report.strangers_share = max(0.0, 1 - (_own_s() - own_s) / (_busy_s() - busy_s))
     return report
 
 
 def _measure_once(report: Report, name: str, count: int) -> None:
+    busy_s, own_s = _busy_s(), _own_s()
     baseline_s = import_torch()
     report.baseline_s.append(baseline_s)
     try:
@@ -100,8 +109,10 @@ def _measure_once(report: Report, name: str, count: int) -> None:
         report.failures[name, count] = _reason(error)
         print(f"{name}, {count} ranks: {error!r}", file=sys.stderr, flush=True)
     else:
-        report.measured[name, count].add(result, baseline_s)
-        print(f"{name}, {count} ranks: {result.took_s:.2f} s", file=sys.stderr, flush=True)
+        share = 1 - (_own_s() - own_s) / (_busy_s() - busy_s)
+        report.measured[name, count].add(result, baseline_s, share)
+        line = f"{name}, {count} ranks: {result.took_s:.2f} s, others' CPU time {share:.0%}"
+        print(line, file=sys.stderr, flush=True)
     report.strangers = max(report.strangers, torch_processes())
 
 
@@ -114,8 +125,8 @@ def print_times(report: Report, names: Sequence[str], ranks: Sequence[int], repe
     rows.append(("import torch", *[f"{baseline_s:.2f} s (1.00)"] * len(ranks)))
     print_rows("Until a first collective's result is back", rows)
     print(f"Rounds: {repeats}; medians. In brackets, the ratio to `import torch` right before.")
-    if report.strangers_share >= _SHARE_TO_TELL:
-        print(f"Processes of others took {report.strangers_share:.0%} of the CPU time: not quiet.")
+    if any(one.disturbed for one in report.measured.values()):
+        print(f"* Processes of others took more than {_SHARE:.0%} of the CPU time meanwhile.")
     for (name, count), reason in report.failures.items():
         print(f"{name}, {count} ranks, not measured: {reason}")
 
@@ -141,7 +152,8 @@ def _time(report: Report, name: str, count: int) -> str:
     one = report.measured.get((name, count))
     if one is None:
         return "not measured"
-    return f"{statistics.median(one.took_s):.2f} s ({statistics.median(one.ratios):.2f})"
+    took_s, ratio = statistics.median(one.took_s), statistics.median(one.ratios)
+    return f"{took_s:.2f} s ({ratio:.2f}){'*' if one.disturbed else ''}"
 
 
 def _memory(name: str, ranks: int, one: Measured) -> tuple[str, ...]:
@@ -160,6 +172,16 @@ def _added(report: Report, name: str, ranks: Sequence[int]) -> Iterable[tuple[st
     count = counts[-1] - counts[0]
     added = ((many.mib(what) - few.mib(what)) / count for what in ("total_pss", "total_private"))
     yield (name, f"{counts[0]} to {counts[-1]}", *(f"{mib:.0f}" for mib in added))
+
+
+def _await_calm(patience_s: float) -> None:
+    """Wait until nothing else runs on this machine, if that comes in time."""
+    deadline_s = time.monotonic() + patience_s
+    while time.monotonic() < deadline_s:
+        before_s = _busy_s()
+        time.sleep(_CALM_S)
+        if _busy_s() - before_s < _CALM_CPU_S:
+            return
 
 
 def _busy_s() -> float:
@@ -187,6 +209,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help=f"rounds; by default {_REPEATS}")
     parser.add_argument(
         "--peers", type=_names, default=list(WAYS), metavar="A,B", help=", ".join(WAYS)
+    )
+    parser.add_argument(
+        "--patience", type=float, default=0.0, metavar="S", help="wait so long for a quiet machine"
     )
     parser.add_argument("--quick", action="store_true", help="one round of 2 and 4 ranks")
     parser.add_argument("--scaling", action="store_true", help="%%%%ddp alone, 1 to 64 ranks")

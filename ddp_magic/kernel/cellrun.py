@@ -16,6 +16,7 @@ from typing import Any
 from ipyparallel import error as ipp_error
 
 from ddp_magic.core.budget import OutputBudget
+from ddp_magic.core.crash import trim_crash
 from ddp_magic.core.failures import FailureStory, RankFailure, named
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.view import Points, View
@@ -303,7 +304,7 @@ class CellRun:
 
     def _show_printed(self, rank: int, stream: str, text: str) -> None:
         now_s = time.monotonic()
-        passed = self._budgets[rank].feed(stream, text, now_s)
+        passed = self._budgets[rank].feed(stream, trim_crash(text), now_s)
         self._hear()
         if passed:
             self._show(self._grouper.feed(rank, stream, passed, now_s))

@@ -65,7 +65,7 @@ def run(config: dict[str, Any], ready: Callable[[dict[str, Any]], None]) -> None
         Is told the engine's id as soon as it has one.
     """
     sys.argv = [""]
-    faulthandler.enable(2)  # a crash of compiled code says which line called it
+    faulthandler.enable(2, all_threads=False)  # a crash of compiled code says which line called it
     settings = Config()
     settings.IPEngine.out_stream_factory = RankStream
     engine = ForkedEngine.instance(config=settings)
