@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,30 @@ def test_unix_sockets_lie_in_a_folder_of_the_users_own(sessions: tuple[Session, 
         }
         assert paths
         assert all(Path(path).parent == folder for path in paths), paths
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_another_user_reaches_no_socket_of_a_session(sessions: tuple[Session, Session]) -> None:
+    path = "/usr/bin:/bin:/usr/local/bin"  # where another user finds an interpreter too
+    if (python := shutil.which("python3", path=path)) is None:
+        pytest.skip(f"no python3 on {path}")
+    address = sessions[0]._ranks().client._config["mux"].removeprefix("ipc://")
+    attempt = (
+        "import socket, sys\n"
+        "try: socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
+        "except PermissionError: print('refused')"
+    )
+    for user, said in ((os.getuid(), ""), (65534, "refused\n")):
+        tried = subprocess.run(
+            [python, "-c", attempt, address],
+            user=user,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+            env={},
+        )
+        assert tried.stdout == said, tried.stderr
 
 
 def test_no_key_is_written_to_a_file_or_shown_in_a_command(
