@@ -30,7 +30,7 @@ def time_cells(magic, count):
 _START = """
 %ddp restart -n {ranks}
 session = shell.magics_manager.registry["DdpMagics"].session
-view = session._cluster.client[:]
+view = session._ranks().client[:]
 view.block = True
 view.activate()
 """

@@ -18,6 +18,8 @@ from types import TracebackType
 
 import psutil
 
+from ddp_magic.forkserver.system import adopt_orphans
+
 _MARK = "DDP_BENCHMARK_MARK"
 _FOLDERS = (
     "IPYTHONDIR",
@@ -26,7 +28,7 @@ _FOLDERS = (
     "JUPYTER_RUNTIME_DIR",
     "TMPDIR",
 )
-_END_GRACE_S = 5.0
+_END_GRACE_S = 2.0
 _KILL_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 
@@ -89,6 +91,7 @@ class Started:
         self._folder = tempfile.TemporaryDirectory(prefix="benchmark-", ignore_cleanup_errors=True)
         self.folder = self._folder.name
         self._mark = secrets.token_hex(8)
+        adopt_orphans()  # their CPU time counts as this process's, and they can be waited for
         folders = {name: f"{self.folder}/{name.lower()}" for name in _FOLDERS}
         Path(folders["TMPDIR"]).mkdir()
         own = {_MARK: self._mark, "GLOO_SOCKET_IFNAME": "lo"}
@@ -103,16 +106,23 @@ class Started:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        deadline_s = time.monotonic() + _END_GRACE_S
-        while self.processes() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
-        deadline_s = time.monotonic() + _KILL_TIMEOUT_S
-        while (left := self.processes()) and time.monotonic() < deadline_s:
-            for process in left:
+        for action, grace_s in ((None, _END_GRACE_S), ("terminate", _END_GRACE_S), ("kill", None)):
+            for process in self.processes() if action else ():
                 with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(left, timeout=1)
+                    getattr(process, action)()
+            self._await_end(grace_s or _KILL_TIMEOUT_S)
         self._folder.cleanup()
+
+    def _await_end(self, timeout_s: float) -> None:
+        """Wait until none runs; those whose parents have gone are this process's to wait for."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            for child in psutil.Process().children():
+                with suppress(ChildProcessError):
+                    os.waitpid(child.pid, os.WNOHANG)
+            if not self.processes() or time.monotonic() > deadline_s:
+                return
+            time.sleep(_POLL_S)
 
     def processes(self) -> list[psutil.Process]:
         """Return those that run."""

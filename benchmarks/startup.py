@@ -6,6 +6,7 @@ import argparse
 import os
 import queue
 import re
+import signal
 import statistics
 import sys
 import time
@@ -74,6 +75,7 @@ class Report:
 def main() -> None:
     """Measure and print."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # not before all that was started
     if options.quickstart:
         return startup_quickstart.main()
     if options.scaling:

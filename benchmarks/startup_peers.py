@@ -161,9 +161,8 @@ def nbdistributed(ranks: int) -> Result:
         notebook.run("%load_ext nbdistributed", f"%dist_init -n {ranks}")
         _await_workers(run, notebook, ranks)
         notebook.run(IMPORTS + COLLECTIVE)
-        result = noted(run, notebook, ranks, time.perf_counter() - begin_s)
-        notebook.run("%dist_shutdown")
-        return result
+        # Not ended by %dist_shutdown: that has code to kill every process of such a name.
+        return noted(run, notebook, ranks, time.perf_counter() - begin_s)
 
 
 def jupyter_distributed(ranks: int) -> Result:

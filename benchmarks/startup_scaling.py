@@ -21,6 +21,9 @@ RANKS = (1, 2, 4, 8, 16, 32, 64)
 _EMPTY_CELLS = 7  # in a row, of which the median counts
 _MIB = 2**20
 _PICTURE = Path(__file__).with_name("startup_scaling.svg")
+_NOTES = """\
+One after the other: end, the old ranks have ended; import, torch is imported and the first rank is
+forked; fork, the last is; register, the controller has all; join, they made a first collective."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,7 @@ def main(ranks: Sequence[int]) -> None:
     restart = ("restart s", "end", "fork", "register", "join")
     heading = ("ranks", *start, *restart, "empty cell ms", "PSS MiB", "private per rank MiB")
     print_rows("%%ddp by number of ranks", [heading, *(size.row() for size in sizes)])
-    print(
-        "One after the other: the old ranks have ended; torch has been imported and the controller"
-    )
-    print(
-        "runs, or the first rank is asked for; the last is forked; all are registered; all joined."
-    )
+    print(_NOTES)
     if strangers := torch_processes():
         print(f"Processes of others with torch loaded: {strangers}; PSS was less for them.")
     _draw(sizes)

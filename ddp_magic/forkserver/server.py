@@ -110,6 +110,7 @@ class _Server:
         gc.collect()
         self._loaded = True
         self._send(event="loaded")
+        self._flush()
         later = deque(_LATER)
         while not self._over:
             may_import = bool(later) and not any(one.is_rank for one in self._children.values())
