@@ -13,13 +13,15 @@
     └── ParityError       training could not be kept equal to one process (raised in the ranks)
 
     KeyboardInterrupt
-    └── CellInterrupted   the cell was stopped
+    ├── CellInterrupted   the cell was stopped
+    └── Interrupted       Stop was pressed while ranks started, ended or were waited for
 
 The first two are misuse, found before anything runs; the rest are the world's failures.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -101,6 +103,8 @@ class CellError(DdpMagicError):
     def __init__(self, story: FailureStory, *, fix: str = "") -> None:
         self.story = story
         super().__init__(story.summary(), fix=fix)
+        if hasattr(self, "add_note"):  # Python 3.11+: shown where no IPython shows the story
+            self.add_note(plain("\n".join(_render(story))))
 
     def _render_traceback_(self) -> list[str]:
         """Show the first failing rank's own traceback, then a line for each group of ranks."""
@@ -122,7 +126,15 @@ class CellInterrupted(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
         """Show where the ranks were stopped."""
-        return _render(self.story)
+        return [*_render(self.story), *([] if self.story.first else [f"KeyboardInterrupt: {self}"])]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Stop was pressed while ranks started, ended or were waited for; nothing is half done."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the message alone: the frames are this package's."""
+        return [f"KeyboardInterrupt: {self}"]
 
 
 class CellTimeout(DdpMagicError):
@@ -147,7 +159,13 @@ class ParityError(DdpMagicError):
     """Training could not be kept equal to that of one process."""
 
 
+def plain(text: str) -> str:
+    """Return text without the terminal's codes for colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
 def _render(story: FailureStory) -> list[str]:
     """Return the first failure's own traceback and a line for each group of ranks."""
-    traceback = [*story.first.traceback, ""] if story.first else []
+    first = story.first
+    traceback = [*first.traceback, ""] if first and not story.follows_a_death(first) else []
     return [*traceback, *(f"ddp: {line}" for line in story.lines())]

@@ -11,7 +11,7 @@ from traitlets import Bool, List, Undefined, Unicode, observe
 
 from ddp_magic.core.cell import split_cell
 from ddp_magic.core.options import Command, help_text, parse_cell_line, parse_command
-from ddp_magic.errors import CellError, CellSyntaxError
+from ddp_magic.errors import CellError, CellSyntaxError, UsageError
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ddp_magic.kernel.session import Session
     from ddp_magic.ui.cellview import NotebookView
     from ddp_magic.ui.status import StatusTable
+
+
+_STOPPED = "ddp: the ranks have been stopped; their variables are gone"
 
 
 @magics_class
@@ -73,6 +76,11 @@ class DdpMagics(Magics):
     def ddp(self, line: str, cell: str | None = None) -> Any:
         if cell is not None:
             return self._run_cell(line, cell)
+        if not line.strip() and self._has_code_below():
+            raise UsageError(
+                "%ddp with one % runs nothing on the ranks: the code below it would run here.",
+                fix="Write %%ddp.",
+            )
         command = parse_command(line)
         return getattr(self, f"_{command.name}")(command)
 
@@ -81,13 +89,14 @@ class DdpMagics(Magics):
 
     def close(self) -> None:
         """End the ranks and all that was started for them."""
-        if self._warming is not None:
-            self._warming.join()
-        if self._session is None:
-            return
-        if self._session.started:
-            print("ddp: the ranks have been stopped; their variables are gone")
-        self._session.stop()
+        try:
+            if self._warming is not None:
+                self._warming.join()
+        finally:
+            if self._session is not None:
+                if self._session.started:
+                    print(_STOPPED)
+                self._session.stop()
 
     def _run_cell(self, line: str, cell: str) -> Any:
         options = parse_cell_line(line)
@@ -107,10 +116,11 @@ class DdpMagics(Magics):
 
     def _start(self, command: Command) -> None:
         wanted = command.start
-        self.session.configure(wanted.nproc, backend=wanted.backend, seed=wanted.seed)
+        given: dict[str, Any] = {"backend": wanted.backend, "seed": wanted.seed}
         if self.session.started:
+            self.session.check_same(wanted.nproc, **given)
             return print(f"ddp: running already: {self.session.describe()}")
-        self.session.start(self._view())
+        self.session.start(self._view(), nproc=wanted.nproc, **given)
 
     def _restart(self, command: Command) -> None:
         wanted = command.start
@@ -119,7 +129,9 @@ class DdpMagics(Magics):
         )
 
     def _stop(self, _: Command) -> None:
+        started = self.session.started
         self.session.stop()
+        print(_STOPPED if started else "ddp: there were no ranks")
 
     def _status(self, _: Command) -> StatusTable:
         from ddp_magic.ui.status import StatusTable
@@ -128,6 +140,12 @@ class DdpMagics(Magics):
 
     def _help(self, command: Command) -> None:
         print(help_text(command.topic))
+
+    def _has_code_below(self) -> bool:
+        """Whether the cell that runs begins with ``%ddp`` and goes on."""
+        request: dict[str, Any] = getattr(self.shell, "get_parent", dict)()
+        first, *rest = request.get("content", {}).get("code", "").strip().split("\n")
+        return first.strip() == "%ddp" and any(line.strip() for line in rest)
 
     def _hint(self, error: CellError) -> str:
         first = error.story.first

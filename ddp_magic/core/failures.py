@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from ddp_magic.core.ranks import format_ranks
 
+# What a process group says when a rank has gone; the words are gloo's and NCCL's.
+_BROKEN_GROUP = re.compile(r"gloo|NCCL|Connection (closed|reset) by peer|DistBackendError")
 _PLURAL = {"was": "were", "has": "have"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -76,6 +78,13 @@ class FailureStory:
         """The failure that came first."""
         return min(self.failures.values(), key=lambda one: (one.at_s, one.rank), default=None)
 
+    def follows_a_death(self, failure: RankFailure) -> bool:
+        """Whether a failure is only what became of a rank when another had died."""
+        if not self.died:
+            return False
+        stopped = failure.name == "KeyboardInterrupt"
+        return stopped or _BROKEN_GROUP.search(f"{failure.name}: {failure.message}") is not None
+
     def summary(self) -> str:
         """Return one line: what failed and where."""
         first = self.first
@@ -86,8 +95,13 @@ class FailureStory:
     def lines(self) -> list[str]:
         """Return one line for each group of ranks, the first failure's group first."""
         told = self._deaths()
+        after = [rank for rank, one in self.failures.items() if self.follows_a_death(one)]
+        if after:
+            told.append(
+                f"{named(sorted(after))} {'was' if len(after) == 1 else 'were'} stopped then"
+            )
         first = self.first
-        if first is not None:
+        if first is not None and not self.follows_a_death(first):
             told.append(f"{self._where(first)} {_ending(first.headline)}")
             told += [
                 f"{named(ranks)} {_ending(headline)}"
@@ -116,7 +130,7 @@ class FailureStory:
     def _others(self, first: RankFailure) -> dict[str, list[int]]:
         groups: dict[str, list[int]] = {}
         for rank, failure in sorted(self.failures.items()):
-            if not failure.same_as(first):
+            if not failure.same_as(first) and not self.follows_a_death(failure):
                 groups.setdefault(failure.headline, []).append(rank)
         return groups
 

@@ -58,6 +58,7 @@ _NEXT: dict[tuple[State, Event], State] = {
     },
     (State.STARTING, Event.RANKS_READY): State.READY,
     (State.STARTING, Event.START_FAILED): State.FAILED,
+    (State.STARTING, Event.STOPPED): State.STOPPED,  # by hand
     (State.READY, Event.RUN_CELL): State.RUNNING,
     (State.RUNNING, Event.CELL_ENDED): State.READY,
     (State.RUNNING, Event.INTERRUPT): State.INTERRUPTING,

@@ -199,7 +199,11 @@ _START_OPTIONS = (_NPROC, _BACKEND, _SEED, _HELP)
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Subcommand("start", "start the ranks", _START_OPTIONS),
     Subcommand("stop", "end the ranks; their variables are gone", (_HELP,)),
-    Subcommand("restart", "end the ranks and start new ones", _START_OPTIONS),
+    Subcommand(
+        "restart",
+        "end the ranks and start new ones, as before but for these options",
+        _START_OPTIONS,
+    ),
     Subcommand("status", "show every rank's process, device and state", (_HELP,)),
     Subcommand("help", "show this help", (_HELP,)),
 )

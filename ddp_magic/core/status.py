@@ -41,7 +41,8 @@ class SessionStatus:
         """Return one line on the session as a whole."""
         if not self.ranks:
             return self.state
-        return f"{self.state}: {len(self.ranks)} ranks, {self.backend}, seed {self.seed}"
+        ranks = "1 rank" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
+        return f"{self.state}: {ranks}, {self.backend}, seed {self.seed}"
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *self._table()])

@@ -200,9 +200,15 @@ def _check_gpus(nproc: int | None, gpu_count: int, environ: Mapping[str, str]) -
     if gpu_count and (nproc or gpu_count) <= gpu_count:
         return
     visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if not gpu_count:
+        raise SetupError(
+            "--backend nccl: no GPU is visible, and each rank needs one of its own",
+            fix="use --backend gloo to train on the CPU",
+            context=f"CUDA_VISIBLE_DEVICES is {'not set' if visible is None else repr(visible)}",
+        )
     shown = "not set" if visible is None else repr(visible)
     equation = f"ranks ({nproc or 1}) <= visible GPUs ({gpu_count}) must hold with NCCL"
-    choice = f"-n {gpu_count}, or " if gpu_count else ""
+    choice = f"-n {gpu_count}, or "
     raise SetupError(
         f"{equation}: each rank needs a GPU of its own",
         fix=f"use {choice}--backend gloo to train on the CPU",

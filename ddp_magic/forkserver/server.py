@@ -80,6 +80,25 @@ def serve(config: dict[str, Any]) -> int:
     return _Server(config).run()
 
 
+def _send_signal(pid: int, number: int) -> None:
+    """Send a signal: Ctrl-C, as a terminal does, to what the process has started as well."""
+    if number == signal.SIGINT:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, number)
+    else:
+        os.kill(pid, number)
+
+
+def _told(error: Exception) -> str:
+    """Return a traceback without the frames of this module and of the import system."""
+    told = traceback.TracebackException.from_exception(error)
+    foreign = (__file__, importlib.__file__, "<frozen")
+    told.stack = traceback.StackSummary.from_list(
+        [frame for frame in told.stack if not frame.filename.startswith(foreign)]
+    )
+    return "".join(told.format())
+
+
 class _Server:
     def __init__(self, config: dict[str, Any]) -> None:
         self._preload = (*_BASE, *_RANK, *config["preload"])
@@ -102,8 +121,8 @@ class _Server:
         for name in self._preload:
             try:
                 importlib.import_module(name)
-            except Exception:
-                self._send(event="failed", module=name, error=traceback.format_exc())
+            except Exception as error:
+                self._send(event="failed", module=name, error=_told(error))
                 self._flush()
                 return 1
             self._turn(0)
@@ -207,7 +226,7 @@ class _Server:
         elif request["do"] == "signal":
             for child in self._children.values():  # not waited for, so the numbers are theirs
                 if child.key == request["key"]:
-                    os.kill(child.pid, request["signal"])
+                    _send_signal(child.pid, request["signal"])
         elif request["do"] == "flush":
             self._drain()
             self._send(event="flushed", id=request["id"])

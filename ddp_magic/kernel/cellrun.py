@@ -16,7 +16,7 @@ from typing import Any
 from ipyparallel import error as ipp_error
 
 from ddp_magic.core.budget import OutputBudget
-from ddp_magic.core.crash import trim_crash
+from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.failures import FailureStory, RankFailure, named
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.view import Points, View
@@ -50,6 +50,7 @@ class CellRun:
         self._grouper = Grouper(tuple(sorted(engines)), output)
         self._every_display = output == "all"
         self._shows_differing = output == "grouped"
+        self._crashes = {rank: CrashTrimmer() for rank in engines}
         self._budgets = {rank: OutputBudget(f"rank {rank}") for rank in engines}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._context = contextvars.copy_context()
@@ -62,6 +63,7 @@ class CellRun:
         self._idle: set[int] = set()
         self._failures: dict[int, RankFailure] = {}
         self._died: dict[int, str] = {}
+        self._died_s = math.inf
         self._results: dict[int, str] = {}
         self._lead_result: dict[str, Any] | None = None
         self._endings: dict[int, str] = {}
@@ -136,17 +138,20 @@ class CellRun:
         return True
 
     def _tell_lonely_failure(self, now_s: float) -> None:
-        """Say that a rank has failed while others go on, perhaps waiting for it."""
-        failed = self.story().first
-        if failed is None or self._told_failure or self._interrupting:
+        """Say that a rank has failed or died while others go on, perhaps waiting for it."""
+        if self._told_failure or (self._interrupting and not self._died):
             return
-        if now_s - self._replied.get(failed.rank, now_s) > _LONELY_S:
+        since_s = [self._died_s] if self._died else []
+        failed = self.story().first
+        if failed is not None:
+            since_s.append(self._replied.get(failed.rank, now_s))
+        if since_s and now_s - min(since_s) > _LONELY_S:
             self._told_failure = True
-            busy = named(self.busy)
-            self._view.notice(
-                f"ddp: rank {failed.rank} has failed with {failed.headline}; {busy} still at it:"
-                " Stop ends the cell"
-            )
+            if failed is not None and not self._died:
+                what = f"rank {failed.rank} has failed with {failed.headline}"
+            else:
+                what = self.story().lines()[0]
+            self._view.notice(f"ddp: {what}; {named(self.busy)} still at it: Stop ends the cell")
 
     def _tell_quiet(self, now_s: float) -> None:
         """Say where the ranks are while nothing comes from them."""
@@ -190,10 +195,9 @@ class CellRun:
 
     def errors(self) -> dict[int, str]:
         """Return what each rank of the cell failed with, empty where it did not."""
-        return {
-            rank: self._failures[rank].headline if rank in self._failures else ""
-            for rank in self._engines
-        }
+        story = self.story()
+        own = {rank: one for rank, one in self._failures.items() if not story.follows_a_death(one)}
+        return {rank: own[rank].headline if rank in own else "" for rank in self._engines}
 
     @property
     def failed(self) -> bool:
@@ -269,6 +273,7 @@ class CellRun:
 
     def _note_death(self, rank: int, what: str) -> None:
         self._died.setdefault(rank, what)
+        self._died_s = min(self._died_s, time.monotonic())
 
     def _begin_interrupt(self) -> None:
         self._interrupting = True
@@ -304,7 +309,7 @@ class CellRun:
 
     def _show_printed(self, rank: int, stream: str, text: str) -> None:
         now_s = time.monotonic()
-        passed = self._budgets[rank].feed(stream, trim_crash(text), now_s)
+        passed = self._budgets[rank].feed(stream, self._crashes[rank].feed(text), now_s)
         self._hear()
         if passed:
             self._show(self._grouper.feed(rank, stream, passed, now_s))

@@ -16,7 +16,7 @@ from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.errors import StartError
 from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.cluster import Events
-from ddp_magic.kernel.forks import ForkedProcess, ForkServer
+from ddp_magic.kernel.forks import ForkedProcess, ForkServer, module_path
 
 _CONTROLLER_TIMEOUT_S = 60.0
 _RANKS_TIMEOUT_S = 120.0
@@ -72,8 +72,12 @@ class ForkedCluster:
             self._ranks = {
                 rank: self._fork_rank(server, rank, environment) for rank in range(nproc)
             }
-            tell("importing torch")
-            _await([server.loaded], server, _RANKS_TIMEOUT_S, "torch was not imported")
+            imported = " and ".join(["torch", *self.preload])
+
+            def tell_import(_: int) -> None:
+                tell(f"importing {imported}")
+
+            _await([server.loaded], server, _RANKS_TIMEOUT_S, "torch was not imported", tell_import)
             self._engines = self._await_ranks(server, tell)
             if not client.await_engines(self._engines.values(), _RANKS_TIMEOUT_S):
                 raise StartError("The controller did not report the ranks in time.")
@@ -185,7 +189,11 @@ class ForkedCluster:
         profile = str(server.folder / "profile")
         return server.fork(
             "ddp_magic.rank.process:run",
-            {"connection": self._connection, "args": [f"--profile-dir={profile}", *_ENGINE_ARGS]},
+            {
+                "connection": self._connection,
+                "args": [f"--profile-dir={profile}", *_ENGINE_ARGS],
+                "path": module_path(),
+            },
             name=f"Rank {rank}",
             environment={**os.environ, **environment},
             is_rank=True,

@@ -156,7 +156,7 @@ class ForkServer:
             name=f"ddp-{name.lower().replace(' ', '-')}",
             environment=dict(environment),
             folder=_working_directory(),
-            path=_module_path(),
+            path=_library_path(),
             is_rank=is_rank,
         )
         return process
@@ -206,6 +206,7 @@ class ForkServer:
     # ---- starting
 
     def _start(self) -> subprocess.Popen[bytes]:
+        path = _library_path()
         self._socket, theirs = socket.socketpair()
         with theirs:
             guardian = subprocess.Popen(
@@ -217,7 +218,7 @@ class ForkServer:
                 env=self.environment | {"OPENBLAS_NUM_THREADS": "1"},  # no threads to fork
             )
             config = {
-                "path": _module_path(),
+                "path": path,
                 "notebook": os.getpid(),
                 "requests_fd": theirs.fileno(),
                 "folder": str(self.folder),
@@ -333,23 +334,28 @@ def _end_of(code: int) -> ProcessEnd:
 
 
 def _unimportable(module: str, error: str) -> StartError:
-    last_line = error.strip().splitlines()[-1]
+    lines = error.strip().splitlines()
     where = " (from the preload list)" if not module.startswith(("torch", "ddp_magic")) else ""
     return StartError(
-        f"{module}{where} could not be imported: {last_line}",
+        f"{module}{where} could not be imported: {lines[-1]}",
         fix="Make sure that it imports in a Python of its own, then start again.",
-        context="\n".join(error.strip().splitlines()[-_TAIL_LINES:]),
+        context="\n".join(lines[-_TAIL_LINES:]) if len(lines) > 2 else "",  # more than a heading
     )
 
 
-def _module_path() -> list[str]:
-    """Return where this process finds modules, PYTHONPATH as it is now included.
-
-    Without the working directory: a module of the user's must not stand in for one of a library's
-    while that is imported. Ranks put it first, as the notebook does, when they are ready.
-    """
+def module_path() -> list[str]:
+    """Return where this process finds modules, PYTHONPATH as it is now included."""
     added = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return [entry for entry in dict.fromkeys((*added, *sys.path)) if entry]
+    return list(dict.fromkeys((*(one for one in added if one not in sys.path), *sys.path)))
+
+
+def _library_path() -> list[str]:
+    """Return `module_path` with the working directory at the end.
+
+    A module of the user's must not stand in for one of a library's while that is imported.
+    """
+    own = _working_directory()
+    return [*(entry for entry in module_path() if entry not in ("", own)), own]
 
 
 def _make_folder() -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 from ipyparallel.cluster.launcher import EngineLauncher, NotRunning, ProcessStateError
 
 from ddp_magic.core.processend import ProcessEnd
-from ddp_magic.kernel.forks import ForkedProcess, ForkServer
+from ddp_magic.kernel.forks import ForkedProcess, ForkServer, module_path
 
 _STOP_GRACE_S = 5.0
 _OUTPUT_PIECES = 1000  # kept of what engines print
@@ -48,7 +48,8 @@ class ForkedEngineSetLauncher(EngineLauncher):
         self.n = n
         self._server = ForkServer()
         environment = {**os.environ, **self.get_env()}
-        config = {"connection": "", "args": [*self.cluster_args, *self.engine_args]}
+        args = [*self.cluster_args, *self.engine_args]
+        config = {"connection": "", "args": args, "path": ["", *module_path()]}
         for index in map(str, range(n)):
             engine = self._server.fork(
                 "ddp_magic.rank.process:run",

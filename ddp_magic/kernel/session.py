@@ -20,11 +20,12 @@ from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.view import View
-from ddp_magic.errors import CellInterrupted, CellTimeout, StateError
+from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError, UsageError
 from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import CellRun
 from ddp_magic.kernel.cluster import Events, local_cluster
 from ddp_magic.kernel.devices import gpu_count
+from ddp_magic.kernel.interrupts import uninterrupted
 from ddp_magic.kernel.source import check_syntax
 from ddp_magic.kernel.textview import TextView
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
@@ -34,6 +35,7 @@ _INTERRUPT_GRACE_S = 2.0
 _SETTLE_S = 0.2
 _END_GRACE_S = 0.5
 _WONDER_S = 3.0
+_START_STOPPED = "the start was stopped; nothing of it is left"
 
 
 class Session:
@@ -67,7 +69,9 @@ class Session:
         seed: int | None = None,
         preload: Iterable[str] = (),
     ) -> None:
-        self._wanted = StartOptions(nproc, backend, seed)
+        _check_kinds(nproc=nproc, seed=seed)
+        self._defaults = StartOptions(nproc, backend, seed)
+        self._wanted = self._defaults  # of the ranks that run
         self._life = Lifecycle()
         self._life_lock = threading.RLock()
         self._losses = Losses()
@@ -84,13 +88,22 @@ class Session:
 
     # ---- the ranks' life
 
-    def start(self, view: View | None = None) -> None:
+    def start(
+        self,
+        view: View | None = None,
+        *,
+        nproc: int | None = None,
+        backend: str | None = None,
+        seed: int | None = None,
+    ) -> None:
         """Start the ranks; they are ready, and have made a first collective, when this returns.
 
         Parameters
         ----------
         view
             Where a line about them is shown.
+        nproc, backend, seed
+            For these ranks, instead of what the session was made with.
 
         Raises
         ------
@@ -101,19 +114,30 @@ class Session:
         StateError
             They run already.
         """
+        self._start(_changed(self._defaults, nproc, backend, seed), view)
+
+    def _start(self, wanted: StartOptions, view: View | None) -> None:
         self._on(Event.START)
         self._losses.clear()
         progress = _Progress(view)
         try:
-            topology = plan_topology(self._wanted)
-            world = start_world(self._cluster, topology, self._wanted, self._losses, progress.tell)
-            self._on(Event.RANKS_READY)
+            topology = plan_topology(wanted, self.preload)
         except BaseException:
             self._on(Event.START_FAILED)
-            self._cluster.stop(grace_s=0)
-            progress.end("the ranks did not start")
             raise
-        self._world = world
+        try:
+            world = start_world(self._cluster, topology, wanted, self._losses, progress.tell)
+            self._on(Event.RANKS_READY)
+        except BaseException as error:
+            by_hand = isinstance(error, KeyboardInterrupt)
+            with uninterrupted(_START_STOPPED):
+                self._on(Event.STOPPED if by_hand else Event.START_FAILED)
+                self._cluster.stop(grace_s=0)
+                progress.end("the ranks did not start")
+            if by_hand:
+                raise Interrupted(_START_STOPPED) from None
+            raise
+        self._world, self._wanted = world, wanted
         progress.end(f"{world.describe()}, ready in {progress.elapsed_s:.1f} s", always=True)
 
     def warm(self) -> None:
@@ -139,8 +163,10 @@ class Session:
 
         Does nothing if there is nothing to end.
         """
-        self._end_ranks()
-        self._cluster.stop(grace_s=0)
+        with uninterrupted("the ranks have been ended all the same"):
+            self._end_ranks()
+            self._cluster.stop(grace_s=0)
+        self._wanted = self._defaults
 
     def _end_ranks(self) -> None:
         """End the ranks, but not what makes them."""
@@ -164,27 +190,23 @@ class Session:
         seed: int | None = None,
         view: View | None = None,
     ) -> None:
-        """End the ranks and start new ones, as before but for what is given."""
-        self._end_ranks()
-        self.configure(nproc, backend=backend, seed=seed)
-        self.start(view)
+        """End the ranks and start new ones, as before but for what is given.
 
-    def configure(
+        What cannot be had is refused before anything is ended.
+        """
+        wanted = _changed(self._wanted, nproc, backend, seed)
+        plan_topology(wanted, self.preload, running=self.world_size)
+        with uninterrupted("the ranks have been ended, and no new ones started"):
+            self._end_ranks()
+        self._start(wanted, view)
+
+    def check_same(
         self, nproc: int | None = None, *, backend: str | None = None, seed: int | None = None
     ) -> None:
-        """Say what the next start is to be like.
-
-        Raises
-        ------
-        StateError
-            If ranks are running that are unlike it.
-        """
-        given: dict[str, Any] = {"nproc": nproc, "backend": backend, "seed": seed}
-        if self._world is not None:
-            _check_unchanged(self._world, given)
-        else:
-            changes = {name: value for name, value in given.items() if value is not None}
-            self._wanted = replace(self._wanted, **changes)
+        """Raise `StateError` if the ranks that run have died, or are unlike what is given."""
+        world = self._ranks()
+        world.targets(None)
+        _check_unchanged(world, {"nproc": nproc, "backend": backend, "seed": seed})
 
     @property
     def folder(self) -> str:
@@ -263,9 +285,11 @@ class Session:
         options = replace(options or CellOptions(), **changes)
         view = view or TextView()
         check_syntax(code, header)
-        self.configure(options.nproc, backend=options.backend)
         if self._world is None:
-            self.start(view)
+            self.start(view, nproc=options.nproc, backend=options.backend)
+        else:
+            given = {"nproc": options.nproc, "backend": options.backend, "seed": None}
+            _check_unchanged(self._world, given)
         self._await_last_run()
         world = self._ranks()
         engines = world.targets(options.ranks)
@@ -385,7 +409,12 @@ class Session:
     def _await_last_run(self) -> None:
         """Wait for a cell in the background; see whether one that was stopped has ended since."""
         if self._background is not None:
-            self._background.wait()
+            try:
+                self._background.wait()
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    "this cell was stopped; the one in the background goes on"
+                ) from None
             self._background = None
         run = self._run
         if run is None:
@@ -465,6 +494,22 @@ class Session:
     def _on(self, event: Event) -> None:
         with self._life_lock:
             self._life.on(event)
+
+
+def _changed(
+    wanted: StartOptions, nproc: int | None, backend: str | None, seed: int | None
+) -> StartOptions:
+    """Return the options with those changed that are given."""
+    given = {"nproc": nproc, "backend": backend, "seed": seed}
+    _check_kinds(nproc=nproc, seed=seed)
+    changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+    return replace(wanted, **changes)
+
+
+def _check_kinds(**numbers: Any) -> None:
+    for name, value in numbers.items():
+        if value is not None and not isinstance(value, int):
+            raise UsageError(f"{name}={value!r}: not a whole number")
 
 
 class _Progress:

@@ -18,7 +18,7 @@ import psutil
 from ipyparallel import error as ipp_error
 
 from ddp_magic import errors
-from ddp_magic.core.failures import named
+from ddp_magic.core.failures import FailureStory
 from ddp_magic.core.options import StartOptions
 from ddp_magic.core.ranks import check_ranks, format_ranks
 from ddp_magic.core.status import RankStatus
@@ -143,12 +143,12 @@ class World:
             One of them has died.
         """
         wanted = tuple(self.engines) if ranks is None else check_ranks(ranks, self.size)
-        dead = [rank for rank in wanted if rank in self.dead]
+        dead = {rank: self.dead[rank] for rank in wanted if rank in self.dead}
         if dead:
             alive = format_ranks(rank for rank in self.engines if rank not in self.dead)
             others = f", or use the others with -r {alive.replace(' ', '')}" if alive else ""
             raise StateError(
-                f"Dead: {named(dead)}.",
+                f"Dead: {'; '.join(FailureStory({}, (), dead).lines())}.",
                 fix=f"Run `%ddp restart` to have all ranks back{others}.",
             )
         return {rank: self.engines[rank] for rank in sorted(wanted)}
@@ -179,8 +179,15 @@ class World:
         )
 
 
-def plan_topology(wanted: StartOptions) -> Topology:
+def plan_topology(wanted: StartOptions, preload: Iterable[str] = (), running: int = 0) -> Topology:
     """Decide on the ranks of a local session.
+
+    Parameters
+    ----------
+    preload
+        Modules that are to be imported for them.
+    running
+        Number of ranks that these replace.
 
     Raises
     ------
@@ -192,6 +199,13 @@ def plan_topology(wanted: StartOptions) -> Topology:
             f"torch is not installed in this environment ({sys.prefix}).",
             fix="Install it: https://pytorch.org/get-started/locally",
         )
+    for module in preload:
+        # Of its package alone: to look further would import that here.
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise SetupError(
+                f"No module named {module}, which is to be imported for the ranks.",
+                fix="Take it out of DdpMagics.preload, or install it.",
+            )
     visible = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_count())
     topology = choose_topology(
         wanted.nproc,
@@ -200,7 +214,8 @@ def plan_topology(wanted: StartOptions) -> Topology:
         core_count=core_count(),
         environ=os.environ,
     )
-    _check_room(topology.world_size)
+    if topology.world_size > running:
+        _check_room(topology.world_size, running)
     return topology
 
 
@@ -301,9 +316,10 @@ def _as_raised(error: ipp_error.RemoteError, prefix: str, said: str = "") -> Exc
     return StartError(f"{prefix}{error.ename}: {error.evalue}", context=str(error.traceback or ""))
 
 
-def _check_room(nproc: int) -> None:
+def _check_room(nproc: int, running: int) -> None:
     """Refuse what would leave this machine without memory or files before anything is trained."""
-    needed, free = _TORCH_BYTES + nproc * _RANK_BYTES, free_bytes()
+    needed = (nproc - running) * _RANK_BYTES + (0 if running else _TORCH_BYTES)
+    free = free_bytes()
     if needed > free:
         raise SetupError(
             f"-n {nproc}: that many ranks need {needed / 2**30:,.1f} GiB of memory before your own"

@@ -60,7 +60,7 @@ def run(config: dict[str, Any], ready: Callable[[dict[str, Any]], None]) -> None
     ----------
     config
         ``args``: an engine's command line; ``connection``: a controller's addresses, unless the
-        command line or the environment tells them.
+        command line or the environment tells them; ``path``: where modules are found.
     ready
         Is told the engine's id as soon as it has one.
     """
@@ -72,4 +72,5 @@ def run(config: dict[str, Any], ready: Callable[[dict[str, Any]], None]) -> None
     engine.connection_info_env = config["connection"] or os.environ.get("IPP_CONNECTION_INFO", "")
     engine.tell_ready = ready
     engine.initialize(config["args"])
+    sys.path[:] = config["path"]  # with the working directory where the notebook has it
     engine.start()

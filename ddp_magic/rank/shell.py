@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import tempfile
 import threading
 import types
@@ -76,6 +77,10 @@ class RankShell(ZMQInteractiveShell):
         kind, error, traceback = super()._get_exc_info(exc_tuple)
         _hide_own_frames(traceback)
         return kind, error, traceback
+
+    def ask_exit(self) -> None:
+        """Take ``exit()`` for the end of nothing: it would end this rank, and not the others."""
+        print("exit() does not end the ranks: `%ddp stop` does", file=sys.stderr)
 
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell without ``await`` as if no event loop ran, so that it may start its own."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ddp_magic.core.crash import trim_crash
+import pytest
 
-_REPORT = """Fatal Python error: Segmentation fault
+from ddp_magic.core.crash import CrashTrimmer
+
+_REPORT = """before
+Fatal Python error: Segmentation fault
 
 Current thread 0x00007fe45147cb80 (most recent call first):
   File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
@@ -15,17 +18,25 @@ Current thread 0x00007fe45147cb80 (most recent call first):
 Extension modules: psutil._psutil_linux, torch._C (total: 2)
 after
 """
+_TRIMMED = """before
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007fe45147cb80 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  the cell, line 4 in <module>
+
+after
+"""
 
 
-def test_only_the_users_frames_are_left() -> None:
-    assert trim_crash(_REPORT) == (
-        "Fatal Python error: Segmentation fault\n\n"
-        "Current thread 0x00007fe45147cb80 (most recent call first):\n"
-        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
-        "  the cell, line 4 in <module>\n\nafter\n"
-    )
+@pytest.mark.parametrize("size", [10_000, 100, 30])
+def test_only_the_users_frames_are_left_however_the_text_comes(size: int) -> None:
+    trimmer = CrashTrimmer()
+    pieces = [_REPORT[at : at + size] for at in range(0, len(_REPORT), size)]
+    assert "".join(map(trimmer.feed, pieces)) == _TRIMMED
 
 
 def test_other_text_is_left_alone() -> None:
-    text = '  File "/x/ddp_cell/1.py", line 3\nExtension modules: mine\n'
-    assert trim_crash(text) == text
+    trimmer = CrashTrimmer()
+    for text in ('  File "/x/ddp_cell/1.py", line 3\n', "Extension modules: mine", "\r 3%"):
+        assert trimmer.feed(text) == text

@@ -153,10 +153,18 @@ def test_a_torch_that_cannot_be_imported(
 
 def test_a_preload_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "goodmodule.py").write_text("value = 1")
+    (tmp_path / "badmodule.py").write_text("def f():\n    raise OSError('no library')\nf()")
     monkeypatch.syspath_prepend(tmp_path)
-    session = Session(nproc=2, preload=["nosuchmodule"])
-    with pytest.raises(StartError, match=r"nosuchmodule .*could not be imported"):
+    session = Session(nproc=2, preload=["nosuchmodule.part"])
+    with pytest.raises(SetupError, match=r"No module named nosuchmodule\.part"):
         session.start()
+    session.preload = ["badmodule"]
+    with pytest.raises(StartError, match=r"badmodule .*could not be imported: .*no library") as e:
+        session.start()
+    assert [line for line in e.value.context.splitlines() if "File" in line] == [
+        f'  File "{tmp_path}/badmodule.py", line 3, in <module>',
+        f'  File "{tmp_path}/badmodule.py", line 2, in f',
+    ]
     session.preload = ["goodmodule"]
     try:
         session.run("import sys\nthere = 'goodmodule' in sys.modules", view=RecordingView())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -157,3 +160,84 @@ def test_nothing_is_left_when_the_sessions_process_is_killed() -> None:
         threading.Event().wait(0.02)
     assert not psutil.pid_exists(int(pid))
     assert not Path(folder).exists()
+
+
+def test_a_slow_start_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slowmodule.py").write_text("import time\ntime.sleep(4)")
+    monkeypatch.syspath_prepend(tmp_path)
+    session, view = Session(nproc=2, preload=["slowmodule"]), RecordingView()
+    try:
+        session.start(view)
+        assert view.progresses[0] == "ddp: starting: importing torch and slowmodule ..."
+        assert view.notices[-1].startswith("ddp: 2 ranks on CPU, gloo")
+    finally:
+        session.stop()
+
+
+def test_what_a_start_was_given_does_not_stick(cold: Session) -> None:
+    with pytest.raises(SetupError, match="no GPU"):
+        cold.start(backend="nccl")
+    with pytest.raises(SetupError, match="-n 100000"):
+        cold.start(nproc=100_000)
+    cold.start(nproc=1)
+    assert cold.world_size == 1
+    cold.restart()
+    assert cold.world_size == 1
+    cold.stop()
+    cold.start()
+    assert cold.world_size == 2
+
+
+def test_a_restart_that_cannot_be_had_loses_nothing(cold: Session) -> None:
+    cold.run("kept = rank", view=RecordingView())
+    with pytest.raises(SetupError, match="-n 100000"):
+        cold.restart(nproc=100_000)
+    with pytest.raises(SetupError, match="no GPU"):
+        cold.restart(backend="nccl")
+    cold.preload = ["nosuchmodule"]
+    with pytest.raises(SetupError, match="nosuchmodule"):
+        cold.restart()
+    assert cold.pull("kept") == [0, 1]
+
+
+def test_a_dead_rank_is_told_when_a_start_is_asked_for(cold: Session) -> None:
+    cold.start()
+    psutil.Process(cold.status().ranks[1].pid).kill()
+    with pytest.raises(CellError, match="rank 1 was killed"):
+        cold.run("import time\nwhile True: time.sleep(0.01)", view=RecordingView())
+    with pytest.raises(StateError, match="Dead: rank 1 was killed by SIGKILL"):
+        cold.check_same()
+
+
+def test_a_death_is_told_while_others_cannot_be_freed(cold: Session) -> None:
+    """A process that the dead rank has started holds its connections open."""
+
+    class Told(RecordingView):
+        def notice(self, text: str) -> None:
+            super().notice(text)
+            if "exited with code 9" in text:
+                os.kill(children[0], signal.SIGKILL)
+
+        def text(self, stream: str, text: str) -> None:
+            children.extend(map(int, re.findall(r"child (\d+)", text)))
+
+    children: list[int] = []
+    view = Told()
+    cold.start()
+    with pytest.raises(CellError, match="rank 1 exited with code 9"):
+        cold.run(
+            "import os, time\nif rank == 1:\n    child = os.fork()\n"
+            "    if child == 0:\n        time.sleep(600)\n    os.write(1, b'child %d\\n' % child)\n"
+            "    time.sleep(0.5)\n    os._exit(9)\nddp.barrier()",
+            view=view,
+            output="all",
+        )
+    assert "ddp: rank 1 exited with code 9; rank 0 still at it: Stop ends the cell" in view.notices
+
+
+@pytest.mark.parametrize("kind", [{"nproc": "2"}, {"seed": 1.5}])
+def test_wrong_kinds_are_refused(kind: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="not a whole number"):
+        Session(**kind)  # type: ignore[arg-type]

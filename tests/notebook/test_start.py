@@ -59,7 +59,8 @@ def test_modules_can_be_imported_once_for_all_ranks(cold_notebook: Notebook) -> 
     cold_notebook.run("%config DdpMagics.preload = ['wave', 'nosuchmodule']")
     failed = cold_notebook.run(_COLLECTIVE)
     assert failed.status == "error"
-    assert "nosuchmodule (from the preload list) could not be imported" in failed.error["evalue"]
+    assert "No module named nosuchmodule" in failed.error["evalue"]
+    assert "DdpMagics.preload" in failed.error["evalue"]
     cold_notebook.run("%config DdpMagics.preload = ['wave']")
     output = cold_notebook.run("%%ddp\nimport sys\nprint('wave' in sys.modules)")
     assert output.text() == "True\n"
@@ -170,3 +171,68 @@ def test_two_notebooks_at_once(cold_notebook: Notebook, bare_notebook: Notebook)
     assert first.startswith("127.0.0.1 ")
     assert second.startswith("127.0.0.1 ")
     assert first != second
+
+
+@pytest.mark.parametrize("command", ["%ddp restart", "%ddp stop", "%unload_ext ddp_magic"])
+@pytest.mark.parametrize("delay_s", [0.01, 0.05])
+def test_stop_while_ranks_end_leaves_nothing_half_done(
+    cold_notebook: Notebook, command: str, delay_s: float
+) -> None:
+    cold_notebook.run("%%ddp -b\nimport time; time.sleep(60)")
+    processes, folder = below(cold_notebook), folder_of(cold_notebook)
+    output = cold_notebook.run(
+        "import os, signal, threading\n"
+        f"threading.Timer({delay_s}, os.kill, (os.getpid(), signal.SIGINT)).start()\n{command}"
+    )
+    if output.status == "error":
+        assert output.error["ename"] in ("Interrupted", "KeyboardInterrupt")
+        assert len(output.error["traceback"]) == 1
+    if command == "%unload_ext ddp_magic":
+        assert await_end(processes, folder) == []
+        return
+    cold_notebook.run("%ddp restart")
+    assert "tensor([2.])" in cold_notebook.run(_COLLECTIVE).text()
+
+
+def test_stop_while_ranks_start_is_told_in_a_line(bare_notebook: Notebook) -> None:
+    bare_notebook.run("get_ipython().config.DdpMagics.warm_start = False\n%load_ext ddp_magic")
+    output = bare_notebook.run(
+        "import os, signal, threading\n"
+        "threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()\n%ddp start"
+    )
+    assert output.error["traceback"] == [
+        "KeyboardInterrupt: the start was stopped; nothing of it is left"
+    ]
+    assert "have been stopped" in bare_notebook.run("%ddp status").data("text/plain")[0]
+    assert below(bare_notebook) == []
+
+
+def test_stop_ends_what_a_cell_has_started(cold_notebook: Notebook) -> None:
+    cold_notebook.run("%ddp start")
+    output = cold_notebook.run(
+        "%%ddp\nimport os\nprint('begun', flush=True)\nos.system('sleep 600');",
+        lambda message: cold_notebook.interrupt() if "begun" in str(message["content"]) else None,
+    )
+    assert output.status == "error"
+    assert "busy" not in str(output.error)
+
+
+def test_exit_ends_no_rank(cold_notebook: Notebook) -> None:
+    output = cold_notebook.run("%%ddp\nx = 1\nexit()")
+    assert "`%ddp stop` does" in output.text("stderr")
+    assert cold_notebook.run("%%ddp\nprint(x)").text() == "1\n"
+
+
+def test_one_percent_sign_above_code_is_told(cold_notebook: Notebook) -> None:
+    output = cold_notebook.run("%ddp\nran_here = 1")
+    assert "Write %%ddp" in output.error["evalue"]
+    assert cold_notebook.run("print('ran_here' in globals())").text() == "False\n"
+    assert "%ddp start" in cold_notebook.run("%ddp").text()
+
+
+def test_modules_are_found_as_in_the_notebook(cold_notebook: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("own = True")
+    (tmp_path / "ownmodule.py").write_text("")
+    cold_notebook.run(f"%cd {tmp_path}\n%config DdpMagics.preload = ['ownmodule']")
+    here = cold_notebook.run("import sys\nprint(sys.path)").text()
+    assert cold_notebook.run("%%ddp\nimport sys\nprint(sys.path)").text() == here
