@@ -16,6 +16,7 @@ from ddp_magic.errors import CellError, CellSyntaxError, UsageError
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from ddp_magic.kernel.forks import ForkServer
     from ddp_magic.kernel.session import Session
     from ddp_magic.ui.cellview import NotebookView
     from ddp_magic.ui.status import StatusTable
@@ -42,6 +43,7 @@ class DdpMagics(Magics):
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self._session: Session | None = None
+        self._server: ForkServer | None = None
         self._session_lock = threading.Lock()
         self._warming: threading.Thread | None = None
 
@@ -52,17 +54,29 @@ class DdpMagics(Magics):
             if self._session is None:
                 from ddp_magic.kernel.session import Session
 
-                self._session = Session(preload=self.preload)
+                self._session = Session(preload=self.preload, server=self._server)
             return self._session
 
     def warm(self) -> None:
         """Begin what every start needs, if that is wanted."""
-        if self.warm_start:
-            self._warming = threading.Thread(target=self._warm, name="ddp warm start", daemon=True)
-            self._warming.start()
+        if not self.warm_start:
+            return
+        # What fails here fails again, and is raised, as the ranks are started.
+        with suppress(Exception):
+            self._begin_import()
+        self._warming = threading.Thread(target=self._warm, name="ddp warm start", daemon=True)
+        self._warming.start()
+
+    def _begin_import(self) -> None:
+        """Have torch imported, before all else, for ipyparallel takes a moment to import here."""
+        from ddp_magic.kernel.cluster import can_fork
+        from ddp_magic.kernel.forks import ForkServer
+
+        if can_fork():
+            self._server = ForkServer(self.preload)
+            self._server.fork_controller()
 
     def _warm(self) -> None:
-        # What fails here fails again, and is raised, as the ranks are started.
         with suppress(Exception):
             self.session.warm()
 
@@ -97,6 +111,8 @@ class DdpMagics(Magics):
                 if self._session.started:
                     print(_STOPPED)
                 self._session.stop()
+            elif self._server is not None:
+                self._server.close()
 
     def _run_cell(self, line: str, cell: str) -> Any:
         options = parse_cell_line(line)

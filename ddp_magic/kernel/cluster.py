@@ -6,10 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ddp_magic.core.processend import ProcessEnd
-from ddp_magic.kernel.client import StreamingClient
+
+if TYPE_CHECKING:
+    from ddp_magic.kernel.client import StreamingClient
+    from ddp_magic.kernel.forks import ForkServer
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,14 @@ class Cluster(Protocol):
         """
 
 
-def local_cluster(events: Events, preload: tuple[str, ...]) -> Cluster:
-    """Return what starts ranks on this machine, nothing having been started."""
+def local_cluster(
+    events: Events, preload: tuple[str, ...], server: ForkServer | None = None
+) -> Cluster:
+    """Return what starts ranks on this machine; ``server`` has been started for it, if any."""
     if can_fork():
         from ddp_magic.kernel.forked import ForkedCluster
 
-        return ForkedCluster(events, preload)
+        return ForkedCluster(events, preload, server)
     from ddp_magic.kernel.stock import StockCluster
 
     return StockCluster(events, preload)

@@ -40,21 +40,26 @@ class ForkedCluster:
         Who is told what happens.
     preload
         Modules that the fork server imports besides torch.
+    server
+        One that has been started already, to be used.
     """
 
     note = ""
 
-    def __init__(self, events: Events, preload: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, events: Events, preload: tuple[str, ...] = (), server: ForkServer | None = None
+    ) -> None:
         self._events = events
         self.preload = preload
         self._lock = threading.Lock()
         self._server: ForkServer | None = None
-        self._controller: ForkedProcess | None = None
         self._client: StreamingClient | None = None
         self._connection = ""
         self._ranks: dict[int, ForkedProcess] = {}
         self._engines: dict[int, int] = {}
         self._ending = False
+        if server is not None:
+            self._take(server)
 
     def warm(self) -> None:
         """Start the fork server and the controller."""
@@ -117,7 +122,7 @@ class ForkedCluster:
             server.abandon()  # so that whoever holds the lock has nothing more to wait for
         with self._lock:
             client, server = self._client, self._server
-            self._client = self._server = self._controller = None
+            self._client = self._server = None
             if client is not None:
                 client.close(linger=0)
             if server is not None:
@@ -133,24 +138,21 @@ class ForkedCluster:
         if self._server is not None and not self._serves(self._server):
             self._close_server()
         try:
-            if self._server is None:
-                self._server = ForkServer(self.preload)
-                self._controller = self._fork_controller(self._server)
-            if self._client is None:
-                self._client = self._connect(self._server)
+            server = self._server or self._take(ForkServer(self.preload))
+            client = self._client = self._client or self._connect(server)
         except BaseException:
             self._close_server()
             raise
-        return self._server, self._client
+        return server, client
 
     def _serves(self, server: ForkServer) -> bool:
         """Whether the server can make ranks like those that are wanted now."""
-        assert self._controller is not None
+        assert server.controller is not None
         failed = server.loaded.done() and server.loaded.exception() is not None
         return (
             server.alive
             and not failed
-            and not self._controller.ended.done()
+            and not server.controller.ended.done()
             and server.preload == self.preload
             and not changed_too_late(server.environment, os.environ)
         )
@@ -160,24 +162,19 @@ class ForkedCluster:
             self._client.close(linger=0)
         if self._server is not None:
             self._server.close()
-        self._client = self._server = self._controller = None
+        self._client = self._server = None
 
-    def _fork_controller(self, server: ForkServer) -> ForkedProcess:
-        controller = server.fork(
-            "ddp_magic.forkserver.controller:run",
-            {"folder": str(server.folder), "profile": str(server.folder / "profile")},
-            name="Controller",
-            environment=server.environment,
-            is_rank=False,
-            on_output=_ignore,
-        )
-        controller.ended.add_done_callback(partial(self._on_controller_end, controller))
+    def _take(self, server: ForkServer) -> ForkServer:
+        """Make ranks with this server from now on."""
+        self._server = server
+        controller = server.controller or server.fork_controller()
+        controller.ended.add_done_callback(partial(self._on_controller_end, server))
         server.lost.add_done_callback(partial(self._on_server_lost, server))
-        return controller
+        return server
 
     def _connect(self, server: ForkServer) -> StreamingClient:
-        assert self._controller is not None
-        ready = self._controller.ready
+        assert server.controller is not None
+        ready = server.controller.ready
         _await([ready], server, _CONTROLLER_TIMEOUT_S, "The controller did not start")
         info = ready.result()
         self._connection = json.dumps(info["engine"])
@@ -221,9 +218,8 @@ class ForkedCluster:
         if client is not None and engine_id is not None:
             client.report_death(engine_id)
 
-    def _on_controller_end(self, controller: ForkedProcess, ended: Future[ProcessEnd]) -> None:
-        server = self._server
-        if controller is self._controller and server is not None and server.alive:
+    def _on_controller_end(self, server: ForkServer, ended: Future[ProcessEnd]) -> None:
+        if server is self._server and server.alive:
             self._ending = True
             self._events.lost(f"the controller {ended.result().sentence}")
             server.abandon()
@@ -258,7 +254,3 @@ def _await(
                 f"{otherwise} within {timeout_s:g} s.",
                 fix="The machine may be short of memory or processors: start fewer ranks with -n.",
             )
-
-
-def _ignore(stream: str, text: str) -> None:
-    """Leave out what the controller prints: its last lines are told if it ends."""

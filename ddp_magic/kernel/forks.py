@@ -88,6 +88,8 @@ class ForkServer:
     ----------
     folder
         A folder that only this user can enter, removed at the end.
+    controller
+        The controller's process, if there is one.
     loaded
         A future: None, or `StartError` if something could not be imported.
     lost
@@ -98,6 +100,7 @@ class ForkServer:
         self.preload = tuple(preload)
         self.environment = dict(os.environ)
         self.folder = _make_folder()
+        self.controller: ForkedProcess | None = None
         self.loaded: Future[None] = Future()
         self.lost: Future[str] = Future()
         self._processes: dict[int, ForkedProcess] = {}
@@ -160,6 +163,18 @@ class ForkServer:
             is_rank=is_rank,
         )
         return process
+
+    def fork_controller(self) -> ForkedProcess:
+        """Ask for the controller of ipyparallel, which is ready before torch has been imported."""
+        self.controller = self.fork(
+            "ddp_magic.forkserver.controller:run",
+            {"folder": str(self.folder), "profile": str(self.folder / "profile")},
+            name="Controller",
+            environment=self.environment,
+            is_rank=False,
+            on_output=_ignore,
+        )
+        return self.controller
 
     def signal(self, process: ForkedProcess, number: int) -> None:
         """Send a signal to a process, if it has not ended."""
@@ -380,3 +395,7 @@ def _working_directory() -> str:
         raise SetupError(
             "The notebook's working directory is gone.", fix="Go to another one with %cd."
         ) from error
+
+
+def _ignore(stream: str, text: str) -> None:
+    """Leave out what the controller prints: its last lines are told if it ends."""

@@ -25,6 +25,7 @@ from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import CellRun
 from ddp_magic.kernel.cluster import Events, local_cluster
 from ddp_magic.kernel.devices import gpu_count
+from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.kernel.interrupts import uninterrupted
 from ddp_magic.kernel.source import check_syntax
 from ddp_magic.kernel.textview import TextView
@@ -52,6 +53,8 @@ class Session:
     preload
         Modules that are imported once, with torch, before the ranks are made: those that take
         long to import, and touch no GPU while they do.
+    server
+        A fork server that has been started with ``preload`` already, to be this session's.
 
     Examples
     --------
@@ -68,6 +71,7 @@ class Session:
         backend: str | None = None,
         seed: int | None = None,
         preload: Iterable[str] = (),
+        server: ForkServer | None = None,
     ) -> None:
         _check_kinds(nproc=nproc, seed=seed)
         self._defaults = StartOptions(nproc, backend, seed)
@@ -75,7 +79,7 @@ class Session:
         self._life = Lifecycle()
         self._life_lock = threading.RLock()
         self._losses = Losses()
-        self._cluster = local_cluster(self._events(), tuple(preload))
+        self._cluster = local_cluster(self._events(), tuple(preload), server)
         # When this process ends it may be given a few seconds only, so nothing is waited for.
         self._finalizer = weakref.finalize(self, self._cluster.stop, grace_s=0)
         self._world: World | None = None
