@@ -28,6 +28,7 @@ def test_the_errors_are_these() -> None:
         "CellSyntaxError",
         "CellTimeout",
         "DdpMagicError",
+        "Interrupted",
         "ParityError",
         "SetupError",
         "StartError",

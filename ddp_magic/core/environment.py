@@ -9,6 +9,8 @@ _EARLY = (
     "DYLD_",
     "GOMP_",
     "KMP_",
+    "LANG",
+    "LC_",
     "LD_",
     "MALLOC_",
     "MKL_",

@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import sys
+import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -205,6 +207,8 @@ def _take_place(request: dict[str, Any], outputs: tuple[int, int]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     sys.path[:] = request["path"]
+    time.tzset()
+    tempfile.tempdir = None  # found anew, as TMPDIR says now
 
 
 def _signal_name(number: int) -> str:

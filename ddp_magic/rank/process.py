@@ -71,6 +71,7 @@ def run(config: dict[str, Any], ready: Callable[[dict[str, Any]], None]) -> None
     engine = ForkedEngine.instance(config=settings)
     engine.connection_info_env = config["connection"] or os.environ.get("IPP_CONNECTION_INFO", "")
     engine.tell_ready = ready
+    engine.work_dir = os.getcwd()  # by default, where the class was imported
     engine.initialize(config["args"])
     sys.path[:] = config["path"]  # with the working directory where the notebook has it
     engine.start()

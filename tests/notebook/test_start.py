@@ -89,13 +89,15 @@ def test_ranks_begin_with_the_notebooks_environment(
     (tmp_path / "elsewhere" / "appended.py").write_text("value = 2")
     cold_notebook.run(
         f"%cd {tmp_path}/beside\nimport os, sys\nsys.path.append('{tmp_path}/elsewhere')\n"
-        "os.environ['ADDED'] = 'yes'; os.environ.pop('HOME', None)"
+        "os.environ['ADDED'] = 'yes'; os.environ.pop('HOME', None)\n"
+        f"os.environ['TMPDIR'] = '{tmp_path}'; os.environ['TZ'] = 'Asia/Tokyo'"
     )
     output = cold_notebook.run(
-        "%%ddp\nimport os, beside, appended\n"
-        "print(os.getcwd(), os.environ['ADDED'], 'HOME' in os.environ, appended.value)"
+        "%%ddp\nimport os, beside, appended, tempfile, time\n"
+        "print(os.getcwd(), os.environ['ADDED'], 'HOME' in os.environ, appended.value)\n"
+        "print(tempfile.gettempdir(), time.localtime(0).tm_hour)"
     )
-    assert output.text() == f"{tmp_path}/beside yes False 2\n"
+    assert output.text() == f"{tmp_path}/beside yes False 2\n{tmp_path} 9\n"
 
 
 def test_a_variable_that_torch_reads_as_it_is_imported(cold_notebook: Notebook) -> None:
