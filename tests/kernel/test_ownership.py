@@ -109,14 +109,23 @@ def test_a_notebook_that_is_killed_in_a_cell_leaves_nothing(holder: Holder) -> N
     assert await_end(processes, folder) == []
 
 
+@pytest.fixture
+def long_start(tmp_path: Path) -> str:
+    """Return code after which a start does not end before the test does."""
+    (tmp_path / "takeslong.py").write_text("import time; time.sleep(600)")
+    return f"sys.path.insert(0, {str(tmp_path)!r}); session.preload = ['takeslong']"
+
+
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT]])
-def test_a_start_that_is_interrupted_leaves_nothing(signals: list[signal.Signals]) -> None:
-    begin = """
-print(json.dumps({"folder": ""}), flush=True)
+def test_a_start_that_is_interrupted_leaves_nothing(
+    signals: list[signal.Signals], long_start: str
+) -> None:
+    begin = f"""{long_start}
+print(json.dumps({{"folder": ""}}), flush=True)
 try:
     session.start()
 except KeyboardInterrupt:
-    print(json.dumps({"folder": "interrupted"}), flush=True)
+    print(json.dumps({{"folder": "interrupted"}}), flush=True)
 """
     with holding(begin) as holder:
         holder.folder()
@@ -129,8 +138,8 @@ except KeyboardInterrupt:
         assert not holder.started()
 
 
-def test_a_start_whose_notebook_is_killed_leaves_nothing() -> None:
-    begin = 'print(json.dumps({"folder": ""}), flush=True); session.start()'
+def test_a_start_whose_notebook_is_killed_leaves_nothing(long_start: str) -> None:
+    begin = f'{long_start}\nprint(json.dumps({{"folder": ""}}), flush=True); session.start()'
     with holding(begin) as holder:
         holder.folder()
         folder = _folder_of(holder)
