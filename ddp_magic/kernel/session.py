@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 import time
 import weakref
@@ -23,7 +24,7 @@ from ddp_magic.core.view import View
 from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError, UsageError
 from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import CellRun
-from ddp_magic.kernel.cluster import Events, local_cluster
+from ddp_magic.kernel.cluster import Cluster, Events, local_cluster
 from ddp_magic.kernel.devices import gpu_count
 from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.kernel.interrupts import uninterrupted
@@ -81,7 +82,7 @@ class Session:
         self._losses = Losses()
         self._cluster = local_cluster(self._events(), tuple(preload), server)
         # When this process ends it may be given a few seconds only, so nothing is waited for.
-        self._finalizer = weakref.finalize(self, self._cluster.stop, grace_s=0)
+        self._finalizer = weakref.finalize(self, _stop_in, os.getpid(), self._cluster)
         self._world: World | None = None
         self._last_errors: dict[int, str] = {}
         self._cell_count = 0
@@ -537,6 +538,12 @@ class _Progress:
     def end(self, what: str, *, always: bool = False) -> None:
         if self._view is not None and (always or self._told):
             self._view.notice(f"ddp: {what}")
+
+
+def _stop_in(process: int, cluster: Cluster) -> None:
+    """End a session that nobody holds any more, but not its copy in a process forked from here."""
+    if os.getpid() == process:
+        cluster.stop(grace_s=0)
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:

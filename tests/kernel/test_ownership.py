@@ -99,6 +99,16 @@ def test_a_process_that_the_notebook_has_forked_keeps_nothing_alive(holder: Hold
         forked.kill()
 
 
+def test_a_process_forked_from_the_notebook_ends_nothing_as_it_exits(holder: Holder) -> None:
+    holder.folder()
+    holder.go(
+        "pid = os.fork()\nif pid == 0: sys.exit(0)\nos.waitpid(pid, 0)\n"
+        "session.restart()\nsession.run('print(1)', output='rank0')"
+    )
+    assert holder.process.stdout is not None
+    assert holder.process.stdout.readline() == "1\n"
+
+
 def test_a_notebook_that_is_killed_in_a_cell_leaves_nothing(holder: Holder) -> None:
     folder = holder.folder()
     processes = flat(holder.started())
