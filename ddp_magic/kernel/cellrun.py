@@ -7,6 +7,7 @@ import math
 import queue
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -54,6 +55,7 @@ class CellRun:
         self._budgets = {rank: OutputBudget(f"rank {rank}") for rank in engines}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._context = contextvars.copy_context()
+        self._late = threading.Lock()
         self._ended = False
         self.stopped = False  # whether somebody asked for its end
         self._interrupting = False
@@ -106,8 +108,7 @@ class CellRun:
         if not self._ended:
             self._inbox.put(partial(self._show_printed, rank, stream, text))
         else:
-            self._context.run(self._show_printed, rank, stream, text)
-            self._show(self._grouper.finish())
+            self._show_late(partial(self._show_printed, rank, stream, text))
 
     def interrupt(self) -> None:
         """Have Ctrl-C pressed on every rank that is busy; may be called on any thread.
@@ -235,7 +236,7 @@ class CellRun:
         elif not self._ended:
             self._inbox.put(partial(self._handle, rank, message))
         elif kind == "stream":
-            self._context.run(self._show_late, rank, message)
+            self._show_late(partial(self._handle, rank, message))
 
     def _receive_reply(self, rank: int, future: Any) -> None:
         if isinstance(result := future.result(), ipp_error.KernelError):
@@ -252,9 +253,15 @@ class CellRun:
         if not self.busy:
             self._inbox.put(_nothing)
 
-    def _show_late(self, rank: int, message: Message) -> None:
-        self._handle(rank, message)
-        self._show(self._grouper.finish())
+    def _show_late(self, feed: Callable[[], None]) -> None:
+        """Show what comes after the end: on the client's thread or the fork server's."""
+
+        def show() -> None:
+            feed()
+            self._show(self._grouper.finish())
+
+        with self._late:  # a context is entered by one thread at a time
+            self._context.run(show)
 
     # On the thread that runs the cell.
 

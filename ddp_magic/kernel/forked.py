@@ -139,7 +139,9 @@ class ForkedCluster:
             self._close_server()
         try:
             server = self._server or self._take(ForkServer(self.preload))
-            client = self._client = self._client or self._connect(server)
+            if self._client is None:  # a client that knows no engine counts as false
+                self._client = self._connect(server)
+            client = self._client
         except BaseException:
             self._close_server()
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import selectors
 import shutil
@@ -22,6 +23,7 @@ from ddp_magic.core.advice import advice_on
 from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.errors import SetupError, StartError
 
+_log = logging.getLogger(__name__)
 _BOOT = (
     "import json, sys; config = json.loads(sys.stdin.readline()); sys.path[:] = config['path'];"
     " from ddp_magic.forkserver.guardian import main; main(config, 0)"
@@ -299,7 +301,10 @@ class ForkServer:
         elif kind == "ready":
             process.ready.set_result(event["info"])
         elif kind == "output":
-            process.on_output(event["stream"], event["text"])
+            try:
+                process.on_output(event["stream"], event["text"])
+            except Exception:  # whoever shows it; all that the ranks need comes on this thread
+                _log.exception("%s has printed what could not be shown", process.name)
         elif kind == "refused":
             self._processes.pop(process.key)
             process.fail(

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -99,6 +100,10 @@ class World:
     places: list[dict[str, Any]] = field(default_factory=list)
     port: socket.socket = field(default_factory=reserve_port)  # that MASTER_PORT names
 
+    def __post_init__(self) -> None:
+        # A file of this world's own: what another has left in one would be taken for its ranks'.
+        self.store = Path(self.cluster.folder(), f"store-{secrets.token_hex(4)}")
+
     @property
     def dead(self) -> dict[int, str]:
         """How each rank that has died did so."""
@@ -112,6 +117,7 @@ class World:
     def close(self) -> None:
         """Give back what this process holds for the ranks."""
         self.port.close()
+        self.store.unlink(missing_ok=True)
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank's process."""
@@ -244,9 +250,8 @@ def start_world(
     seed = secrets.randbelow(2**31) if wanted.seed is None else wanted.seed
     world = World(topology, seed, cluster, client, engines, losses)
     tell("the ranks connect to each other")
-    store = os.path.join(cluster.folder(), f"store-{secrets.token_hex(4)}")
     try:
-        world.places = _join(world, _joining(world, store))
+        world.places = _join(world, _joining(world))
     except BaseException:
         world.close()
         raise
@@ -261,7 +266,7 @@ def _engine_environment(topology: Topology) -> dict[str, str]:
     return environment
 
 
-def _joining(world: World, store: str) -> list[dict[str, Any]]:
+def _joining(world: World) -> list[dict[str, Any]]:
     """Return what each rank is told of its place."""
     topology, port, run_id = world.topology, world.port.getsockname()[1], secrets.token_hex(4)
     payloads = []
@@ -275,7 +280,7 @@ def _joining(world: World, store: str) -> list[dict[str, Any]]:
             "world_size": topology.world_size,
             "backend": topology.backend,
             "device": device,
-            "store": store,
+            "store": str(world.store),
             "threads": topology.threads,
             "environment": environment,
         }

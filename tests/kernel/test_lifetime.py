@@ -241,3 +241,54 @@ def test_a_death_is_told_while_others_cannot_be_freed(cold: Session) -> None:
 def test_wrong_kinds_are_refused(kind: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="not a whole number"):
         Session(**kind)  # type: ignore[arg-type]
+
+
+def test_restarts_leave_no_file_open_and_no_thread(cold: Session) -> None:
+    cold.start()
+    cold.restart()
+    me, files = psutil.Process(), set(Path(cold.folder).iterdir())
+    before = me.num_fds(), me.num_threads(), len(files)
+    for _ in range(12):
+        cold.restart()
+    after = me.num_fds(), me.num_threads(), len(set(Path(cold.folder).iterdir()))
+    assert after == before
+
+
+def test_late_output_of_two_kinds_is_shown_whole(cold: Session) -> None:
+    """What threads print and what compiled code writes come on different threads here."""
+    view = RecordingView()
+    cold.run(
+        "import threading, os, time\n"
+        "def print_late():\n"
+        "    for i in range(1000):\n"
+        "        print(f'p{i}')\n        os.write(1, b'c%d\\n' % i)\n        time.sleep(0.001)\n"
+        "    os.write(1, b'the end\\n')\n"
+        "threading.Thread(target=print_late).start()",
+        view=view,
+        ranks=(0,),
+    )
+    assert view.await_stdout("the end")
+    assert view.await_stdout("p999")
+    for letter in "pc":
+        numbers = [int(text) for text in re.findall(rf"{letter}(\d+)", view.stdout)]
+        assert numbers == list(range(1000))
+
+
+def test_what_cannot_be_shown_costs_nothing_else(
+    cold: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(RecordingView):
+        def text(self, stream: str, text: str) -> None:
+            raise UnicodeEncodeError("ascii", text, 0, 1, "not in range")
+
+    cold.run(
+        "import subprocess, sys\ncode = 'import time; time.sleep(0.3); print(1)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', code])",
+        view=Failing(),
+    )
+    until_s = time.monotonic() + 20
+    while "could not be shown" not in caplog.text and time.monotonic() < until_s:
+        threading.Event().wait(0.02)
+    assert "could not be shown" in caplog.text
+    cold.run("child.wait()", view=RecordingView())
+    cold.restart()
