@@ -22,6 +22,7 @@ from typing import Any
 from ddp_magic.core.advice import advice_on
 from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.errors import SetupError, StartError
+from ddp_magic.kernel.processes import end_processes
 
 _log = logging.getLogger(__name__)
 _BOOT = (
@@ -31,7 +32,7 @@ _BOOT = (
 _READ_BYTES = 65536
 _TAIL_LINES = 20
 _TAIL_BYTES = 4096
-_END_TIMEOUT_S = 10.0
+_END_TIMEOUT_S = 4.0
 _FLUSH_TIMEOUT_S = 2.0
 _LONGEST_SOCKET_PATH = 100  # bytes; the system's limit is 104 or 108
 _SOCKET_NAME = "/socket:00"
@@ -211,7 +212,7 @@ class ForkServer:
         try:
             self._guardian.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._guardian.kill()  # the system kills what is below it
+            end_processes([self._guardian.pid], 0)  # it is stopped, or its system is very slow
             self._guardian.wait()
         if threading.current_thread() is not self._reader:
             self._reader.join()

@@ -253,6 +253,16 @@ def test_restart_ends_ranks_in_any_state(session: Session, state: str) -> None:
     assert session.pull("y") == [0, 1]
 
 
+@pytest.mark.parametrize("names", [["ddp-forkserver"], ["ddp-guardian", "ddp-forkserver"]])
+def test_stop_ends_what_is_suspended(session: Session, names: list[str]) -> None:
+    session.start()
+    folder, processes = Path(session.folder), psutil.Process().children(recursive=True)
+    for name in names:
+        named(name).suspend()
+    session.stop()
+    assert await_end(processes, folder) == []
+
+
 def test_users_exit_handlers_run_when_ranks_are_stopped(session: Session, tmp_path: Path) -> None:
     session.run(
         f"import atexit, pathlib\natexit.register(pathlib.Path('{tmp_path}', str(rank)).touch)",
