@@ -17,6 +17,7 @@ from ddp_magic.errors import StartError
 from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.cluster import Events
 from ddp_magic.kernel.forks import ForkedProcess, ForkServer, module_path
+from ddp_magic.kernel.interrupts import uninterrupted
 
 _CONTROLLER_TIMEOUT_S = 60.0
 _RANKS_TIMEOUT_S = 120.0
@@ -138,7 +139,11 @@ class ForkedCluster:
         if self._server is not None and not self._serves(self._server):
             self._close_server()
         try:
-            server = self._server or self._take(ForkServer(self.preload))
+            if self._server is None:
+                with uninterrupted("the start was stopped"):  # or nobody held what has begun
+                    self._take(ForkServer(self.preload))
+            server = self._server
+            assert server is not None
             if self._client is None:  # a client that knows no engine counts as false
                 self._client = self._connect(server)
             client = self._client
@@ -166,13 +171,12 @@ class ForkedCluster:
             self._server.close()
         self._client = self._server = None
 
-    def _take(self, server: ForkServer) -> ForkServer:
+    def _take(self, server: ForkServer) -> None:
         """Make ranks with this server from now on."""
         self._server = server
         controller = server.controller or server.fork_controller()
         controller.ended.add_done_callback(partial(self._on_controller_end, server))
         server.lost.add_done_callback(partial(self._on_server_lost, server))
-        return server
 
     def _connect(self, server: ForkServer) -> StreamingClient:
         assert server.controller is not None

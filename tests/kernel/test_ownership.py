@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddp_magic import CellError, Session, StartError, StateError
+from ddp_magic import CellError, Interrupted, Session, StartError, StateError
 from ddp_magic.kernel.cluster import can_fork
+from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.testing import RecordingView
 from tests.kernel.notebooks import START_CHILDREN, Holder, await_end, holding
 
@@ -146,6 +147,21 @@ except KeyboardInterrupt:
         assert holder.folder() == Path("interrupted")
         assert await_end(processes, folder) == []
         assert not holder.started()
+
+
+def test_a_server_that_is_just_made_is_not_lost(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting(ForkServer):
+        def __init__(self, preload: tuple[str, ...]) -> None:
+            super().__init__(preload)
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ddp_magic.kernel.forked.ForkServer", Interrupting)
+        with pytest.raises(Interrupted, match="nothing of it is left"):
+            session.start()
+    assert psutil.Process().children() == []
 
 
 def test_a_start_whose_notebook_is_killed_leaves_nothing(long_start: str) -> None:
