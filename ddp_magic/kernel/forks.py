@@ -25,8 +25,10 @@ from ddp_magic.errors import SetupError, StartError
 from ddp_magic.kernel.processes import end_processes
 
 _log = logging.getLogger(__name__)
+# A file of the user's in the working directory may have the name of a standard module.
 _BOOT = (
-    "import json, sys; config = json.loads(sys.stdin.readline()); sys.path[:] = config['path'];"
+    "import sys; sys.path[:] = filter(None, sys.path);"
+    " import json; config = json.loads(sys.stdin.readline()); sys.path[:] = config['path'];"
     " from ddp_magic.forkserver.guardian import main; main(config, 0)"
 )
 _READ_BYTES = 65536

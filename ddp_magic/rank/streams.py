@@ -49,7 +49,7 @@ class FloodGate:
     def _pass(self, message: Message) -> Message:
         content = message["content"]
         text = self._budget.feed(content["name"], content["text"], time.monotonic())
-        content["text"] = text
+        content["text"] = text.encode(errors="backslashreplace").decode()  # no lone surrogates
         return message
 
     @staticmethod

@@ -173,6 +173,17 @@ def test_a_preload_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
         session.stop()
 
 
+@pytest.mark.parametrize("name", ["json", "keyword", "selectors", "torch"])
+def test_files_of_the_users_named_as_modules(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is not the library')")
+    monkeypatch.chdir(tmp_path)
+    with Session(nproc=1) as session:
+        session.run("x = 1", view=RecordingView())
+        assert session.pull("x") == [1]
+
+
 def test_a_working_directory_that_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

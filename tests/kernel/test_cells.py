@@ -462,3 +462,9 @@ def test_a_subset_neither_averages_nor_waits(session: Session, run: Run) -> None
     run("weight = model.weight.detach()", wrap=False)
     first, second = session.pull("weight")
     assert first.tobytes() != second.tobytes()
+
+
+def test_text_that_no_encoding_has_is_shown_escaped(run: Run) -> None:
+    view = run("print('a\\ud800b')", output="rank0")
+    assert view.stdout == "a\\ud800b\n"
+    assert view.stderr == ""
