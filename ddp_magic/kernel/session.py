@@ -80,7 +80,7 @@ class Session:
         self._life = Lifecycle()
         self._life_lock = threading.RLock()
         self._losses = Losses()
-        self._cluster = local_cluster(self._events(), tuple(preload), server)
+        self._cluster = local_cluster(self._events(), _module_names(preload), server)
         # When this process ends it may be given a few seconds only, so nothing is waited for.
         self._finalizer = weakref.finalize(self, _stop_in, os.getpid(), self._cluster)
         self._world: World | None = None
@@ -136,8 +136,10 @@ class Session:
         except BaseException as error:
             by_hand = isinstance(error, KeyboardInterrupt)
             with uninterrupted(_START_STOPPED):
-                self._on(Event.STOPPED if by_hand else Event.START_FAILED)
                 self._cluster.stop(grace_s=0)
+                event = Event.STOPPED if by_hand else Event.START_FAILED
+                if self._life.allows(event):  # another thread may have stopped the session
+                    self._on(event)
                 progress.end("the ranks did not start")
             if by_hand:
                 raise Interrupted(_START_STOPPED) from None
@@ -161,7 +163,7 @@ class Session:
 
     @preload.setter
     def preload(self, modules: Iterable[str]) -> None:
-        self._cluster.preload = tuple(modules)
+        self._cluster.preload = _module_names(modules)
 
     def stop(self) -> None:
         """End the ranks and all that was started for them; their variables are gone.
@@ -178,6 +180,7 @@ class Session:
         if not self._life.allows(Event.STOP):
             return
         self._on(Event.STOP)
+        self._losses.lost = "the session was stopped"  # for whoever waits on another thread
         if self._run is not None:
             self._run.lose_all("was stopped")
         self._cluster.end_ranks(_END_GRACE_S)
@@ -509,6 +512,14 @@ def _changed(
     _check_kinds(nproc=nproc, seed=seed)
     changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
     return replace(wanted, **changes)
+
+
+def _module_names(modules: Iterable[str]) -> tuple[str, ...]:
+    names = [modules] if isinstance(modules, str) else list(modules)
+    for name in names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise UsageError(f"preload: {name!r} is not the name of a module")
+    return tuple(names)
 
 
 def _check_kinds(**numbers: Any) -> None:

@@ -292,3 +292,27 @@ def test_what_cannot_be_shown_costs_nothing_else(
     assert "could not be shown" in caplog.text
     cold.run("child.wait()", view=RecordingView())
     cold.restart()
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.5, 2.0])
+def test_a_stop_on_another_thread_ends_a_start(cold: Session, delay_s: float) -> None:
+    stopper = threading.Timer(delay_s, cold.stop)
+    stopper.start()
+    try:
+        cold.start()
+    except (StartError, StateError):
+        pass
+    finally:
+        stopper.join()
+    cold.stop()
+    assert psutil.Process().children() == []
+
+
+@pytest.mark.parametrize("names", [["a b"], [""], [1], [None], ["..x"]])
+def test_what_names_no_module_is_refused(names: list[object]) -> None:
+    with pytest.raises(UsageError, match="is not the name of a module"):
+        Session(preload=names)  # type: ignore[arg-type]
+
+
+def test_one_module_may_be_named_by_itself() -> None:
+    assert Session(preload="wave").preload == ("wave",)
