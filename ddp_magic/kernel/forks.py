@@ -183,6 +183,8 @@ class ForkServer:
 
     def signal(self, process: ForkedProcess, number: int) -> None:
         """Send a signal to a process, if it has not ended."""
+        if number not in signal.valid_signals():
+            raise ValueError(f"{number} is no signal")
         self._send(do="signal", key=process.key, signal=number)
 
     def end(self, processes: Iterable[ForkedProcess], grace_s: float) -> None:

@@ -17,6 +17,7 @@ _FOREIGN = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),
     "<frozen",
+    "<string>",  # the code with which the process began
 )
 _COLLECTIVES = "torch.distributed.distributed_c10d"
 

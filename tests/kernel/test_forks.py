@@ -110,6 +110,8 @@ def test_signals_reach_the_process_that_is_meant(server: ForkServer) -> None:
     assert first.ended.result(_DEADLINE_S).signal_name == "SIGUSR1"
     assert not second.ended.done()
     server.signal(first, signal.SIGUSR1)  # has gone: nothing happens
+    with pytest.raises(ValueError, match="999 is no signal"):
+        server.signal(second, 999)
     server.end([second], grace_s=0)
     assert second.ended.result(_DEADLINE_S).signal_name in ("SIGTERM", "SIGKILL")
 
