@@ -145,8 +145,9 @@ class ForkedCluster:
             server = self._server
             assert server is not None
             if self._client is None:  # a client that knows no engine counts as false
-                self._client = self._connect(server)
+                self._connect(server)
             client = self._client
+            assert client is not None
         except BaseException:
             self._close_server()
             raise
@@ -178,13 +179,15 @@ class ForkedCluster:
         controller.ended.add_done_callback(partial(self._on_controller_end, server))
         server.lost.add_done_callback(partial(self._on_server_lost, server))
 
-    def _connect(self, server: ForkServer) -> StreamingClient:
+    def _connect(self, server: ForkServer) -> None:
         assert server.controller is not None
         ready = server.controller.ready
         _await([ready], server, _CONTROLLER_TIMEOUT_S, "The controller did not start")
         info = ready.result()
         self._connection = json.dumps(info["engine"])
-        return StreamingClient(info["client"], profile_dir=str(server.folder / "profile"))
+        with uninterrupted("the start was stopped"):  # nor may a client be left half made
+            profile = str(server.folder / "profile")
+            self._client = StreamingClient(info["client"], profile_dir=profile)
 
     def _fork_rank(
         self, server: ForkServer, rank: int, environment: Mapping[str, str]
