@@ -26,7 +26,8 @@ children = [subprocess.Popen([sys.executable, "-c", code], start_new_session=own
             for own in (False, True)]
 """
 _SCRIPT = """
-import json, os, sys
+import json, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may ignore it
 from ddp_magic import Session
 
 class Told:
