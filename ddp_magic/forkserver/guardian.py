@@ -42,6 +42,8 @@ def main(config: dict[str, Any], life_fd: int) -> None:
         A pipe that ends when the notebook does.
     """
     os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited otherwise
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     adopt_orphans()
     _raise_file_limit()
     parent = os.getpid()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -13,6 +14,8 @@ from ipyparallel.client.client import unpack_message
 from ipyparallel.client.futures import MessageFuture
 
 from ddp_magic.core.invoke import Payload, invoke
+
+_log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 Sink = Callable[[Message], None]
@@ -108,4 +111,7 @@ class StreamingClient(Client):
             # The stock client resolves requests by their status and relays widgets' comms.
             Client._dispatch_iopub.__wrapped__(self, message)
         if sink is not None:
-            sink(message)
+            try:
+                sink(message)
+            except Exception:  # whoever shows it; every reply comes on this thread
+                _log.exception("a rank's message could not be shown")

@@ -77,6 +77,7 @@ class Session:
         _check_kinds(nproc=nproc, seed=seed)
         self._defaults = StartOptions(nproc, backend, seed)
         self._wanted = self._defaults  # of the ranks that run
+        self._process = os.getpid()
         self._life = Lifecycle()
         self._life_lock = threading.RLock()
         self._losses = Losses()
@@ -170,6 +171,8 @@ class Session:
 
         Does nothing if there is nothing to end.
         """
+        if os.getpid() != self._process:
+            return  # a copy in a process that was forked from the owner's
         with uninterrupted("the ranks have been ended all the same"):
             self._end_ranks()
             self._cluster.stop(grace_s=0)

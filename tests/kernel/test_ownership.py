@@ -110,6 +110,40 @@ def test_a_process_forked_from_the_notebook_ends_nothing_as_it_exits(holder: Hol
     assert holder.process.stdout.readline() == "1\n"
 
 
+def test_a_process_forked_from_the_notebook_delays_nothing(holder: Holder) -> None:
+    folder = holder.folder()
+    processes = flat(holder.started())
+    holder.go(
+        "import time\npid = os.fork()\nif pid == 0: os.close(1); os.close(2); time.sleep(600)\n"
+        "print(pid, flush=True)\nsession.stop()\ntime.sleep(600)"
+    )
+    assert holder.process.stdout is not None
+    forked = psutil.Process(int(holder.process.stdout.readline()))
+    try:
+        assert await_end(processes, folder, 3) == []
+    finally:
+        forked.kill()
+
+
+def test_a_copy_of_the_session_in_a_forked_process_stops_nothing(holder: Holder) -> None:
+    holder.folder()
+    holder.go(
+        "pid = os.fork()\nif pid == 0: session.stop(); os._exit(0)\nos.waitpid(pid, 0)\n"
+        "session.run('print(1)', output='rank0')"
+    )
+    assert holder.process.stdout is not None
+    assert holder.process.stdout.readline() == "1\n"
+
+
+def test_a_notebook_that_ignores_its_childrens_ends_leaves_nothing() -> None:
+    begin = "signal.signal(signal.SIGCHLD, signal.SIG_IGN); " + _START
+    with holding(begin) as holder:
+        folder = holder.folder()
+        processes = flat(holder.started())
+        holder.process.kill()
+        assert await_end(processes, folder) == []
+
+
 def test_a_notebook_that_is_killed_in_a_cell_leaves_nothing(holder: Holder) -> None:
     folder = holder.folder()
     processes = flat(holder.started())
