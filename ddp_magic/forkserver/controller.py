@@ -1,6 +1,6 @@
 """The controller of a session: ipyparallel's, in one process, on unix sockets in a private folder.
 
-ipyparallel's own needs eleven processes and a dozen TCP ports.
+ipyparallel's own needs nine processes and 16 TCP ports.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ event                   says
 ======================  =============================================================
 ``loaded``              all that was to be imported is
 ``failed``              a module could not be imported; the server ends
-``forked``, ``refused`` a process runs, or could not be forked
+``refused``             a process could not be forked
 ``ready``               what a process said when it was ready
 ``output``              what a process wrote to its standard output or error
 ``flushed``             what was printed has been sent
@@ -134,7 +134,7 @@ class _Server:
         while not self._over:
             may_import = bool(later) and not any(one.is_rank for one in self._children.values())
             if not self._turn(_QUIET_S if may_import else None) and may_import:
-                with contextlib.suppress(ImportError):  # of another torch: ranks need it not
+                with contextlib.suppress(Exception):  # a rank that needs it will be told
                     importlib.import_module(later.popleft())
         return 0
 
@@ -243,7 +243,6 @@ class _Server:
         self._children[child.pid] = child
         for fd in child.files:
             self._selector.register(fd, selectors.EVENT_READ, child)
-        self._send(event="forked", key=child.key, pid=child.pid)
 
     def _own_files(self) -> Iterator[int]:
         yield from (self._socket.fileno(), self._wake_r, self._wake_w)

@@ -48,24 +48,22 @@ class ForkedProcess:
 
     Attributes
     ----------
-    pid, ready, ended
-        Futures: the process id, what it says when it is ready, and its `ProcessEnd`. The first
-        two raise `StartError` if they cannot come any more.
+    ready, ended
+        Futures: what it says when it is ready, or `StartError` if it never will be; and its
+        `ProcessEnd`.
     """
 
     def __init__(self, key: int, name: str, on_output: Output) -> None:
         self.key = key
         self.name = name
-        self.pid: Future[int] = Future()
         self.ready: Future[dict[str, Any]] = Future()
         self.ended: Future[ProcessEnd] = Future()
         self.on_output = on_output
 
     def fail(self, error: StartError) -> None:
         """Note that it does not run, and never will."""
-        for future in (self.pid, self.ready):
-            if not future.done():
-                future.set_exception(error)
+        if not self.ready.done():
+            self.ready.set_exception(error)
 
     def end(self, end: ProcessEnd) -> None:
         """Note how it ended."""
@@ -312,9 +310,7 @@ class ForkServer:
             self._on_process(self._processes[event["key"]], kind, event)
 
     def _on_process(self, process: ForkedProcess, kind: str, event: dict[str, Any]) -> None:
-        if kind == "forked":
-            process.pid.set_result(event["pid"])
-        elif kind == "ready":
+        if kind == "ready":
             process.ready.set_result(event["info"])
         elif kind == "output":
             try:
