@@ -79,16 +79,16 @@ class Cluster(Protocol):
         """Return when what ranks have printed so far has been told by `Events.rank_printed`."""
 
     def end_ranks(self, grace_s: float) -> None:
-        """End the ranks with all that they started; `start` may follow."""
-
-    def stop(self, grace_s: float) -> None:
-        """End all processes and remove the folder; safe at any time, more than once.
+        """End the ranks with all that they started; `start` may follow.
 
         Parameters
         ----------
         grace_s
-            How long the ranks have to end by themselves.
+            How long they have to end by themselves.
         """
+
+    def stop(self) -> None:
+        """End all processes at once and remove the folder; safe at any time, more than once."""
 
 
 def local_cluster(

@@ -116,20 +116,13 @@ class ForkedCluster:
                 self._client.report_death(engine_id)
             self._ranks, self._engines = {}, {}
 
-    def stop(self, grace_s: float) -> None:
-        """End all processes and remove the folder."""
+    def stop(self) -> None:
+        """End all processes at once and remove the folder."""
         self._ending = True
-        if grace_s == 0 and (server := self._server) is not None:
+        if (server := self._server) is not None:
             server.abandon()  # so that whoever holds the lock has nothing more to wait for
         with self._lock:
-            client, server = self._client, self._server
-            self._client = self._server = None
-            if client is not None:
-                client.close(linger=0)
-            if server is not None:
-                if grace_s > 0 and server.alive:
-                    server.end(self._ranks.values(), grace_s)
-                server.close()
+            self._close_server()
             self._ranks, self._engines = {}, {}
 
     # ---- what ranks need

@@ -21,7 +21,7 @@ from typing import Any
 
 from ddp_magic.core.advice import advice_on
 from ddp_magic.core.processend import ProcessEnd
-from ddp_magic.errors import SetupError, StartError, StateError
+from ddp_magic.errors import SetupError, StartError
 from ddp_magic.kernel.processes import end_processes
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,6 @@ class ForkServer:
 
     def __init__(self, preload: Iterable[str] = ()) -> None:
         self.preload = tuple(preload)
-        self._process = os.getpid()
         self.environment = dict(os.environ)
         self.folder = _make_folder()
         self.controller: ForkedProcess | None = None
@@ -204,8 +203,6 @@ class ForkServer:
 
     def abandon(self) -> None:
         """Have everything end, as if this process had; may be called on any thread."""
-        if os.getpid() != self._process:
-            return  # a copy in a process that was forked from the owner's
         assert self._guardian.stdin is not None
         with suppress(OSError):
             self._guardian.stdin.close()
@@ -213,8 +210,6 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server and every process of it, and remove the folder."""
-        if os.getpid() != self._process:
-            return
         self._closing = True
         self.abandon()
         try:
@@ -268,11 +263,6 @@ class ForkServer:
         self._asked.pop(number)
 
     def _send(self, **request: Any) -> None:
-        if os.getpid() != self._process:
-            raise StateError(
-                "The ranks belong to the process that this one was forked from.",
-                fix="Make a Session of its own.",
-            )
         with self._lock, suppress(OSError):  # it has gone: that is told by `lost`
             self._socket.sendall(json.dumps(request).encode() + b"\n")
 

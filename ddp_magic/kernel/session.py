@@ -83,7 +83,7 @@ class Session:
         self._losses = Losses()
         self._cluster = local_cluster(self._events(), _module_names(preload), server)
         # When this process ends it may be given a few seconds only, so nothing is waited for.
-        self._finalizer = weakref.finalize(self, _stop_in, os.getpid(), self._cluster)
+        self._finalizer = weakref.finalize(self, _stop_in, self._process, self._cluster)
         self._world: World | None = None
         self._last_errors: dict[int, str] = {}
         self._cell_count = 0
@@ -137,7 +137,7 @@ class Session:
         except BaseException as error:
             by_hand = isinstance(error, KeyboardInterrupt)
             with uninterrupted(_START_STOPPED):
-                self._cluster.stop(grace_s=0)
+                self._cluster.stop()
                 event = Event.STOPPED if by_hand else Event.START_FAILED
                 if self._life.allows(event):  # another thread may have stopped the session
                     self._on(event)
@@ -175,7 +175,7 @@ class Session:
             return  # a copy in a process that was forked from the owner's
         with uninterrupted("the ranks have been ended all the same"):
             self._end_ranks()
-            self._cluster.stop(grace_s=0)
+            self._cluster.stop()
         self._wanted = self._defaults
 
     def _end_ranks(self) -> None:
@@ -493,6 +493,7 @@ class Session:
         )
 
     def _ranks(self) -> World:
+        self._check_owner()
         if self._world is None:
             raise StateError("No ranks have been started.", fix="Start them with `%ddp start`.")
         if self._losses.lost:
@@ -502,7 +503,15 @@ class Session:
             )
         return self._world
 
+    def _check_owner(self) -> None:
+        if os.getpid() != self._process:
+            raise StateError(
+                "The ranks belong to the process that this one was forked from.",
+                fix="Make a Session of its own.",
+            )
+
     def _on(self, event: Event) -> None:
+        self._check_owner()
         with self._life_lock:
             self._life.on(event)
 
@@ -557,7 +566,7 @@ class _Progress:
 def _stop_in(process: int, cluster: Cluster) -> None:
     """End a session that nobody holds any more, but not its copy in a process forked from here."""
     if os.getpid() == process:
-        cluster.stop(grace_s=0)
+        cluster.stop()
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:

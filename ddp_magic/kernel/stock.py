@@ -93,10 +93,13 @@ class StockCluster:
 
     def end_ranks(self, grace_s: float) -> None:
         """End everything: nothing here can be used again."""
-        self.stop(grace_s)
+        self._end(grace_s)
 
-    def stop(self, grace_s: float) -> None:
-        """End all processes and remove the folder."""
+    def stop(self) -> None:
+        """End all processes at once and remove the folder."""
+        self._end(0)
+
+    def _end(self, grace_s: float) -> None:
         if self._client is not None:
             self._client.close(linger=0)
         if self._cluster is not None:

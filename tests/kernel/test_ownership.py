@@ -128,11 +128,15 @@ def test_a_process_forked_from_the_notebook_delays_nothing(holder: Holder) -> No
 def test_a_copy_of_the_session_in_a_forked_process_stops_nothing(holder: Holder) -> None:
     holder.folder()
     holder.go(
-        "pid = os.fork()\nif pid == 0: session.stop(); os._exit(0)\nos.waitpid(pid, 0)\n"
-        "session.run('print(1)', output='rank0')"
+        "pid = os.fork()\nif pid == 0:\n    session.stop()\n"
+        "    for act in (session.restart, lambda: session.run('1'), lambda: session.pull('x')):\n"
+        "        try: act()\n        except Exception as e: print(type(e).__name__, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(pid, 0)\nsession.run('print(1)', output='rank0')"
     )
     assert holder.process.stdout is not None
-    assert holder.process.stdout.readline() == "1\n"
+    said = [holder.process.stdout.readline() for _ in range(4)]
+    assert said == ["StateError\n"] * 3 + ["1\n"]
 
 
 def test_a_notebook_that_ignores_its_childrens_ends_leaves_nothing() -> None:
