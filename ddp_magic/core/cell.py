@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+CELL_FOLDER = "ddp_cell"  # where the file names of cells are said to lie, below the temp folder
 _BLANK_LINES = re.compile(r"(?:[ \t]*\n)*")
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from ddp_magic.core.cell import CELL_FOLDER
+
 _BEGINNING = "Fatal Python error:"
-_CELL = re.compile(r'File "[^"]*/ddp_cell/[^"]*"')
+_CELL = re.compile(rf'File "[^"]*/{CELL_FOLDER}/[^"]*"')
 
 
 class CrashTrimmer:

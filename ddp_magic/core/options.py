@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_magic.core.ranks import check_ranks, parse_ranks
@@ -40,6 +40,20 @@ class StartOptions:
     nproc: int | None = None
     backend: str | None = None
     seed: int | None = None
+
+    def changed(self, **given: Any) -> StartOptions:
+        """Return these with those changed that are given, which None is not.
+
+        Raises
+        ------
+        UsageError
+            A number is no whole number.
+        """
+        changes = {name: value for name, value in given.items() if value is not None}
+        for name in ("nproc", "seed"):
+            if not isinstance(changes.get(name, 0), int):
+                raise UsageError(f"{name}={changes[name]!r}: not a whole number")
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -207,6 +221,21 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     Subcommand("status", "show every rank's process, device and state", (_HELP,)),
     Subcommand("help", "show this help", (_HELP,)),
 )
+
+
+def module_names(modules: str | Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of modules to import; one may be given by itself.
+
+    Raises
+    ------
+    UsageError
+        Something given is not the name of a module.
+    """
+    names = [modules] if isinstance(modules, str) else list(modules)
+    for name in names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise UsageError(f"preload: {name!r} is not the name of a module")
+    return tuple(names)
 
 
 def parse_cell_line(line: str) -> CellOptions:

@@ -16,18 +16,19 @@ from typing import Any
 
 from ddp_magic.core.failures import named
 from ddp_magic.core.lifecycle import Event, Lifecycle
-from ddp_magic.core.options import CellOptions, StartOptions
+from ddp_magic.core.options import CellOptions, StartOptions, module_names
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.view import View
-from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError, UsageError
+from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError
 from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import CellRun
 from ddp_magic.kernel.cluster import Cluster, Events, local_cluster
 from ddp_magic.kernel.devices import gpu_count
 from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.kernel.interrupts import uninterrupted
+from ddp_magic.kernel.progress import Progress
 from ddp_magic.kernel.source import check_syntax
 from ddp_magic.kernel.textview import TextView
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
@@ -36,7 +37,6 @@ _METADATA_KEY = "ddp_magic"
 _INTERRUPT_GRACE_S = 2.0
 _SETTLE_S = 0.2
 _END_GRACE_S = 0.5
-_WONDER_S = 3.0
 _START_STOPPED = "the start was stopped; nothing of it is left"
 
 
@@ -74,14 +74,13 @@ class Session:
         preload: Iterable[str] = (),
         server: ForkServer | None = None,
     ) -> None:
-        _check_kinds(nproc=nproc, seed=seed)
-        self._defaults = StartOptions(nproc, backend, seed)
+        self._defaults = StartOptions().changed(nproc=nproc, backend=backend, seed=seed)
         self._wanted = self._defaults  # of the ranks that run
         self._process = os.getpid()
         self._life = Lifecycle()
         self._life_lock = threading.RLock()
         self._losses = Losses()
-        self._cluster = local_cluster(self._events(), _module_names(preload), server)
+        self._cluster = local_cluster(self._events(), module_names(preload), server)
         # When this process ends it may be given a few seconds only, so nothing is waited for.
         self._finalizer = weakref.finalize(self, _stop_in, self._process, self._cluster)
         self._world: World | None = None
@@ -120,12 +119,13 @@ class Session:
         StateError
             They run already.
         """
-        self._start(_changed(self._defaults, nproc, backend, seed), view)
+        wanted = self._defaults.changed(nproc=nproc, backend=backend, seed=seed)
+        self._start(wanted, view)
 
     def _start(self, wanted: StartOptions, view: View | None) -> None:
         self._on(Event.START)
         self._losses.clear()
-        progress = _Progress(view)
+        progress = Progress(view)
         try:
             topology = plan_topology(wanted, self.preload)
         except BaseException:
@@ -164,7 +164,7 @@ class Session:
 
     @preload.setter
     def preload(self, modules: Iterable[str]) -> None:
-        self._cluster.preload = _module_names(modules)
+        self._cluster.preload = module_names(modules)
 
     def stop(self) -> None:
         """End the ranks and all that was started for them; their variables are gone.
@@ -205,7 +205,7 @@ class Session:
 
         What cannot be had is refused before anything is ended.
         """
-        wanted = _changed(self._wanted, nproc, backend, seed)
+        wanted = self._wanted.changed(nproc=nproc, backend=backend, seed=seed)
         plan_topology(wanted, self.preload, running=self.world_size)
         with uninterrupted("the ranks have been ended, and no new ones started"):
             self._end_ranks()
@@ -217,7 +217,7 @@ class Session:
         """Raise `StateError` if the ranks that run have died, or are unlike what is given."""
         world = self._ranks()
         world.targets(None)
-        _check_unchanged(world, {"nproc": nproc, "backend": backend, "seed": seed})
+        world.check_same(StartOptions(nproc, backend, seed))
 
     @property
     def folder(self) -> str:
@@ -299,8 +299,7 @@ class Session:
         if self._world is None:
             self.start(view, nproc=options.nproc, backend=options.backend)
         else:
-            given = {"nproc": options.nproc, "backend": options.backend, "seed": None}
-            _check_unchanged(self._world, given)
+            self._world.check_same(StartOptions(options.nproc, options.backend))
         self._await_last_run()
         world = self._ranks()
         engines = world.targets(options.ranks)
@@ -516,53 +515,6 @@ class Session:
             self._life.on(event)
 
 
-def _changed(
-    wanted: StartOptions, nproc: int | None, backend: str | None, seed: int | None
-) -> StartOptions:
-    """Return the options with those changed that are given."""
-    given = {"nproc": nproc, "backend": backend, "seed": seed}
-    _check_kinds(nproc=nproc, seed=seed)
-    changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
-    return replace(wanted, **changes)
-
-
-def _module_names(modules: Iterable[str]) -> tuple[str, ...]:
-    names = [modules] if isinstance(modules, str) else list(modules)
-    for name in names:
-        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
-            raise UsageError(f"preload: {name!r} is not the name of a module")
-    return tuple(names)
-
-
-def _check_kinds(**numbers: Any) -> None:
-    for name, value in numbers.items():
-        if value is not None and not isinstance(value, int):
-            raise UsageError(f"{name}={value!r}: not a whole number")
-
-
-class _Progress:
-    """Tells what a start waits for, once that takes long enough to wonder."""
-
-    def __init__(self, view: View | None) -> None:
-        self._view = view
-        self._began_s = time.monotonic()
-        self._told = ""
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._began_s
-
-    def tell(self, what: str) -> None:
-        if self._view is None or self.elapsed_s < _WONDER_S or what == self._told:
-            return
-        self._told = what
-        self._view.progress(f"ddp: starting: {what} ...")
-
-    def end(self, what: str, *, always: bool = False) -> None:
-        if self._view is not None and (always or self._told):
-            self._view.notice(f"ddp: {what}")
-
-
 def _stop_in(process: int, cluster: Cluster) -> None:
     """End a session that nobody holds any more, but not its copy in a process forked from here."""
     if os.getpid() == process:
@@ -578,24 +530,3 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
             alive(*args)
 
     return call
-
-
-def _check_unchanged(world: World, given: Mapping[str, Any]) -> None:
-    """Raise `StateError` if ranks like these would be others than the ones that run."""
-    checks = (
-        ("-n", "nproc", world.size, given["nproc"] in (None, world.size)),
-        (
-            "--backend",
-            "backend",
-            world.topology.backend,
-            given["backend"] in (None, "auto") or given["backend"] in world.topology.backend,
-        ),
-        ("--seed", "seed", world.seed, given["seed"] in (None, world.seed)),
-    )
-    for option, name, running, same in checks:
-        if not same:
-            raise StateError(
-                f"{option} {given[name]}: the ranks that run have {option} {running}, and a"
-                " change would lose their variables.",
-                fix=f"Run `%ddp restart {option} {given[name]}` to start afresh.",
-            )

@@ -138,6 +138,27 @@ class World:
             parts.append(self.cluster.note)
         return ", ".join(parts)
 
+    def check_same(self, wanted: StartOptions) -> None:
+        """Raise `StateError` if ranks like those that are wanted would be others than these."""
+        backend = self.topology.backend
+        checks = (
+            ("-n", wanted.nproc, self.size, wanted.nproc in (None, self.size)),
+            (
+                "--backend",
+                wanted.backend,
+                backend,
+                wanted.backend in (None, "auto") or wanted.backend in backend,
+            ),
+            ("--seed", wanted.seed, self.seed, wanted.seed in (None, self.seed)),
+        )
+        for option, given, running, same in checks:
+            if not same:
+                raise StateError(
+                    f"{option} {given}: the ranks that run have {option} {running}, and a change"
+                    " would lose their variables.",
+                    fix=f"Run `%ddp restart {option} {given}` to start afresh.",
+                )
+
     def targets(self, ranks: Iterable[int] | None) -> dict[int, int]:
         """Return the engines of some ranks, all by default.
 

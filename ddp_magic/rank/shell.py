@@ -22,6 +22,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core import page
 from IPython.core.getipython import get_ipython
 
+from ddp_magic.core.cell import CELL_FOLDER
 from ddp_magic.errors import DdpMagicError
 from ddp_magic.rank.where import main_place
 
@@ -223,7 +224,7 @@ class RankKernel(IPythonParallelKernel):
 
 def _cell_folder() -> str:
     """Return where cells' code is said to lie; the same on all ranks."""
-    return os.path.join(tempfile.gettempdir(), "ddp_cell")
+    return os.path.join(tempfile.gettempdir(), CELL_FOLDER)
 
 
 def _plan_of(request: dict[str, Any]) -> dict[str, Any] | None:

@@ -83,18 +83,22 @@ def test_nothing_is_left_when_what_all_ranks_need_is_killed(
     assert holder.process.poll() is None
 
 
-def test_a_process_that_the_notebook_has_forked_keeps_nothing_alive(holder: Holder) -> None:
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_process_that_the_notebook_has_forked_keeps_nothing_alive(
+    holder: Holder, stops: bool
+) -> None:
     folder = holder.folder()
     processes = flat(holder.started())
     holder.go(
         "import time\npid = os.fork()\nif pid == 0: os.close(1); os.close(2); time.sleep(600)\n"
-        "print(pid, flush=True)\ntime.sleep(600)"
+        f"print(pid, flush=True)\nif {stops}: session.stop()\ntime.sleep(600)"
     )
     assert holder.process.stdout is not None
     forked = psutil.Process(int(holder.process.stdout.readline()))
     try:
-        holder.process.kill()
-        assert await_end(processes, folder) == []
+        if not stops:
+            holder.process.kill()
+        assert await_end(processes, folder, 3) == []
         assert forked.is_running()
     finally:
         forked.kill()
@@ -108,21 +112,6 @@ def test_a_process_forked_from_the_notebook_ends_nothing_as_it_exits(holder: Hol
     )
     assert holder.process.stdout is not None
     assert holder.process.stdout.readline() == "1\n"
-
-
-def test_a_process_forked_from_the_notebook_delays_nothing(holder: Holder) -> None:
-    folder = holder.folder()
-    processes = flat(holder.started())
-    holder.go(
-        "import time\npid = os.fork()\nif pid == 0: os.close(1); os.close(2); time.sleep(600)\n"
-        "print(pid, flush=True)\nsession.stop()\ntime.sleep(600)"
-    )
-    assert holder.process.stdout is not None
-    forked = psutil.Process(int(holder.process.stdout.readline()))
-    try:
-        assert await_end(processes, folder, 3) == []
-    finally:
-        forked.kill()
 
 
 def test_a_copy_of_the_session_in_a_forked_process_stops_nothing(holder: Holder) -> None:
