@@ -59,12 +59,13 @@ def main(config: dict[str, Any], life_fd: int) -> None:
     os.close(config["requests_fd"])
     set_name("ddp-guardian")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(server, signal.SIGKILL))
+    signal.signal(signal.SIGTERM, lambda *_: _kill(server))
     watch = threading.Thread(
         target=_kill_at_end_of, args=(life_fd, config["notebook"], server), daemon=True
     )
     watch.start()
     _, status = os.waitpid(server, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
     end_descendants()
     shutil.rmtree(config["folder"], ignore_errors=True)
     os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
@@ -83,8 +84,12 @@ def _kill_at_end_of(life_fd: int, notebook: int, server: int) -> None:
         while os.getppid() == notebook and selector.select() and os.getppid() == notebook:
             if not os.read(life_fd, 4096):
                 break
+    _kill(server)
+
+
+def _kill(pid: int) -> None:
     with suppress(ProcessLookupError):
-        os.kill(server, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
 
 def _raise_file_limit() -> None:

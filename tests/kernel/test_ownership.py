@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -81,6 +82,17 @@ def test_nothing_is_left_when_what_all_ranks_need_is_killed(
     process.send_signal(number)
     assert await_end(flat(found), folder) == []
     assert holder.process.poll() is None
+
+
+def test_a_guardian_that_is_asked_to_end_as_it_does_finishes(holder: Holder) -> None:
+    folder = holder.folder()
+    found = holder.started()
+    (guardian,), (server,) = found["ddp-guardian"], found["ddp-forkserver"]
+    server.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while guardian.status() != psutil.STATUS_ZOMBIE:
+            guardian.terminate()
+    assert await_end(flat(found), folder) == []
 
 
 @pytest.mark.parametrize("stops", [False, True])
