@@ -147,7 +147,7 @@ class Lab:
         )
         notebook = NotebookPage(page)
         if kernel:
-            notebook.wait_for(f"{_PANEL}.sessionContext.session?.kernel?.status === 'idle'")
+            notebook.wait_for(f"{_PANEL}?.sessionContext.session?.kernel?.status === 'idle'")
         page.evaluate("window.jupyterapp.shell.collapseLeft()")
         return notebook
 
@@ -186,7 +186,7 @@ class NotebookPage:
 
     @property
     def has_kernel(self) -> bool:
-        return bool(self.evaluate(f"!!{_PANEL}.sessionContext.session?.kernel"))
+        return bool(self.evaluate(f"!!{_PANEL}?.sessionContext.session?.kernel"))
 
     def trusted(self, index: int) -> bool:
         return bool(self.evaluate(f"{self._cell(index)}.trusted"))
