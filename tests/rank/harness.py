@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import gc
 import linecache
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import traceback
 import types
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -41,7 +43,7 @@ class ListReport:
 class _Job:
     world_size: int
     store: str
-    cells: tuple[str, ...]
+    programs: tuple[tuple[str, ...], ...]
     collect: tuple[str, ...]
     wrap: bool
     shard: bool
@@ -65,16 +67,40 @@ def run_on_ranks(
     """
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
-        job = _Job(world_size, store, cells, collect, wrap, shard, batch, seed)
-        return _run(job)
+        job = _Job(world_size, store, (cells,), collect, wrap, shard, batch, seed)
+        return next(_run(job))
 
 
 def run_single(*cells: str, collect: tuple[str, ...] = (), seed: int = 0) -> dict[str, Any]:
     """Run the same cells in one plain process: the reference."""
-    return _run(_Job(1, "", cells, collect, False, False, "global", seed))[0]
+    return next(_run(_Job(1, "", (cells,), collect, False, False, "global", seed)))[0]
 
 
-def _run(job: _Job) -> list[dict[str, Any]]:
+def run_each(
+    world_size: int, programs: Mapping[str, tuple[str, ...]], collect: tuple[str, ...] = ()
+) -> dict[str, list[dict[str, Any]] | RankFailed]:
+    """Run several programs, one after the other in the same ranks, each as if it were alone.
+
+    With a world size of 0, each is run in one plain process. Return what `run_on_ranks` does, by
+    name. The ranks are started anew after a program that fails.
+    """
+    found: dict[str, list[dict[str, Any]] | RankFailed] = {}
+    while left := [name for name in programs if name not in found]:
+        with tempfile.TemporaryDirectory() as folder:
+            store = str(Path(folder) / "store") if world_size else ""
+            cells = tuple(programs[name] for name in left)
+            job = _Job(max(world_size, 1), store, cells, collect, True, True, "global", 0)
+            with contextlib.closing(_run(job)) as results:
+                for name in left:
+                    try:
+                        found[name] = next(results)
+                    except RankFailed as failure:
+                        found[name] = failure
+                        break
+    return found
+
+
+def _run(job: _Job) -> Generator[list[dict[str, Any]], None, None]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "tests.rank.harness"])
     pipes, processes = [], []
@@ -86,7 +112,8 @@ def _run(job: _Job) -> list[dict[str, Any]]:
         pipes.append(ours)
         processes.append(process)
     try:
-        return _receive(pipes)
+        for _ in job.programs:
+            yield _receive(pipes)
     finally:
         for process in processes:
             process.join(5)
@@ -98,6 +125,7 @@ def _run(job: _Job) -> list[dict[str, Any]]:
 
 
 def _receive(pipes: list[Connection]) -> list[dict[str, Any]]:
+    """Return what every rank has to say of one program."""
     replies: dict[int, Any] = {}
     while len(replies) < len(pipes):
         waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in replies]
@@ -136,7 +164,8 @@ def _pack(values: dict[str, Any]) -> bytes:
 
 def _main(rank: int, job: _Job, pipe: Connection) -> None:
     try:
-        pipe.send(("ok", _pack(_serve(rank, job))))
+        for number in range(len(job.programs)):
+            pipe.send(("ok", _pack(_serve(rank, job, number))))
     except BaseException:
         pipe.send(("error", traceback.format_exc()))
     finally:
@@ -146,20 +175,29 @@ def _main(rank: int, job: _Job, pipe: Connection) -> None:
         os._exit(0)  # a failed peer may leave this process's group unusable: do not wait for it
 
 
-def _serve(rank: int, job: _Job) -> dict[str, Any]:
+def _serve(rank: int, job: _Job, program: int) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(job.seed)
+    torch.set_default_dtype(torch.float32)
     report = ListReport()
-    parts = _install(rank, job, report) if job.store else {}
     namespace = _main_module(rank, job.world_size)
-    for number, cell in enumerate(job.cells):
+    gc.collect()  # of the program before, nothing is left
+    if job.store:
+        _join(rank, job, program)
+    if program == 0:
+        gc.freeze()  # what is imported need not be looked at again after each program
+    parts = _install(job, report) if job.store else {}
+    for number, cell in enumerate(job.programs[program]):
         filename = f"<cell {number}>"
         linecache.cache[filename] = (len(cell), None, cell.splitlines(True), filename)
         exec(compile(cell, filename, "exec"), namespace)
     found = {name: namespace[name] for name in job.collect}
     losses = parts["losses"].drain() if "losses" in parts else {}
+    if program + 1 < len(job.programs):
+        for part in reversed(parts.values()):
+            part.uninstall()
     return found | {"_report": report, "_losses": losses}
 
 
@@ -170,7 +208,8 @@ def _main_module(rank: int, world_size: int) -> dict[str, Any]:
     return module.__dict__
 
 
-def _install(rank: int, job: _Job, report: ListReport) -> dict[str, Any]:
+def _join(rank: int, job: _Job, program: int) -> None:
+    """Make a group of this program's own, as all ranks are through with the one before."""
     import torch.distributed as dist
 
     os.environ.update(
@@ -180,7 +219,12 @@ def _install(rank: int, job: _Job, report: ListReport) -> dict[str, Any]:
         LOCAL_WORLD_SIZE=str(job.world_size),
         GLOO_SOCKET_IFNAME="lo",
     )
-    store = dist.FileStore(job.store, job.world_size)
+    file = dist.FileStore(job.store, job.world_size)
+    store = dist.PrefixStore(str(program), file)
+    store.set(f"here/{rank}", "")
+    store.wait([f"here/{other}" for other in range(job.world_size)])
+    if dist.is_initialized():
+        dist.destroy_process_group()
     dist.init_process_group(
         "gloo",
         store=store,
@@ -188,25 +232,20 @@ def _install(rank: int, job: _Job, report: ListReport) -> dict[str, Any]:
         world_size=job.world_size,
         timeout=timedelta(seconds=30),
     )
-    wanted = {
-        "attacher": ("attach", "Attacher"),
-        "sharder": ("loaders", "LoaderSharder"),
-        "losses": ("losses", "LossRecorder"),
-    }
-    parts = {name: _make(*where, report) for name, where in wanted.items()}
-    parts = {name: part for name, part in parts.items() if part is not None}
+
+
+def _install(job: _Job, report: ListReport) -> dict[str, Any]:
+    from ddp_magic.rank.attach import Attacher
+    from ddp_magic.rank.loaders import LoaderSharder
+    from ddp_magic.rank.losses import LossRecorder
+
+    attacher, losses = Attacher(report), LossRecorder()
+    sharder = LoaderSharder(report, attacher)
+    parts: dict[str, Any] = {"attacher": attacher, "sharder": sharder, "losses": losses}
     for part in parts.values():
         part.install()
-    if "attacher" in parts:
-        parts["attacher"].active = job.wrap
-    if "sharder" in parts:
-        parts["sharder"].shard, parts["sharder"].batch = job.shard, job.batch
-    if "losses" in parts:
-        parts["losses"].recording = True
-        parts["losses"].begin_cell()
+    attacher.active = job.wrap
+    sharder.shard, sharder.batch = job.shard, job.batch
+    losses.recording = True
+    losses.begin_cell()
     return parts
-
-
-def _make(module: str, name: str, report: ListReport) -> Any:
-    kind = getattr(importlib.import_module(f"ddp_magic.rank.{module}"), name)
-    return kind() if name == "LossRecorder" else kind(report)

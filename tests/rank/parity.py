@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from tests.rank.harness import ListReport, run_on_ranks, run_single
+from tests.rank.harness import ListReport, RankFailed, run_each, run_on_ranks, run_single
 
 TOLERANCE = 1e-5
+COLLECTED = ("trace", "noted")
 
 PRELUDE = """
 import contextlib, copy, gc, io, pickle, weakref
@@ -25,6 +28,12 @@ def record(*what):
     for one in what:
         tensors = one.parameters() if isinstance(one, nn.Module) else [one]
         trace.append([t.detach().clone().to_dense() for t in tensors])
+
+noted = []
+
+def see(**what):
+    "Note what a user would see, such as a length, a name or a metric."
+    noted.append(what)
 
 def attacher():
     "The Attacher of this rank."
@@ -44,10 +53,15 @@ def train(
     world_size: int, *cells: str, collect: tuple[str, ...] = (), seed: int = 0
 ) -> list[dict[str, Any]]:
     """Run the cells on ranks, check that the recorded parameters are bit-identical, return all."""
-    found = run_on_ranks(world_size, PRELUDE, *cells, collect=("trace", *collect), seed=seed)
+    found = run_on_ranks(world_size, PRELUDE, *cells, collect=(*COLLECTED, *collect), seed=seed)
+    check_alike(found)
+    return found
+
+
+def check_alike(found: list[dict[str, Any]]) -> None:
+    """Check that what the ranks recorded is bit-identical, and finite."""
     for other in found[1:]:
         assert difference(found[0]["trace"], other["trace"]) == 0.0
-    return found
 
 
 def check_parity(
@@ -56,12 +70,73 @@ def check_parity(
     world_size: int = 2,
     tolerance: float = TOLERANCE,
 ) -> list[dict[str, Any]]:
-    """Train as `train` does, and compare every recorded step with one process's."""
-    single = run_single(PRELUDE, *cells, collect=("trace",))
+    """Train as `train` does, and compare with one process each step and what is seen."""
+    single = run_single(PRELUDE, *cells, collect=COLLECTED)
     found = train(world_size, *cells, collect=collect)
+    check_as_single(found, single, tolerance)
+    return found
+
+
+def check_as_single(
+    found: list[dict[str, Any]], single: dict[str, Any], tolerance: float = TOLERANCE
+) -> None:
+    """Check that the ranks trained as one process did, and that each saw what that one saw."""
     assert len(single["trace"]) > 0
     assert difference(single["trace"], found[0]["trace"]) <= tolerance
-    return found
+    for rank, one in enumerate(found):
+        assert resembles(one["noted"], single["noted"], tolerance), (
+            f"rank {rank} saw {one['noted']}, one process {single['noted']}"
+        )
+
+
+class Runs:
+    """What patterns train, some of them in the same processes, which take longer to start.
+
+    Parameters
+    ----------
+    patterns
+        Cells by name; several are parted by a line ``# %%``.
+    """
+
+    _TOGETHER = 12
+
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self._patterns = patterns
+        self._names = list(patterns)
+        self._found: dict[tuple[str, int], list[dict[str, Any]] | RankFailed] = {}
+
+    def of(self, pattern: str, world_size: int) -> list[dict[str, Any]]:
+        """Return what each rank recorded; with a world size of 0, what one process did."""
+        if (pattern, world_size) not in self._found:
+            self._run_group_of(pattern, world_size)
+        found = self._found[pattern, world_size]
+        if isinstance(found, RankFailed):
+            raise found
+        return found
+
+    def _run_group_of(self, pattern: str, world_size: int) -> None:
+        start = self._names.index(pattern) // self._TOGETHER * self._TOGETHER
+        names = self._names[start : start + self._TOGETHER]
+        programs = {name: (PRELUDE, *self._patterns[name].split("# %%\n")) for name in names}
+        for name, found in run_each(world_size, programs, collect=COLLECTED).items():
+            self._found[name, world_size] = found
+
+
+def resembles(ours: Any, theirs: Any, tolerance: float) -> bool:
+    """Tell whether two nested values are equal, but for the tolerance where they are floats."""
+    if isinstance(theirs, float):
+        return isinstance(ours, float) and math.isclose(
+            ours, theirs, rel_tol=tolerance, abs_tol=tolerance
+        )
+    if isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(
+            resembles(ours[key], theirs[key], tolerance) for key in theirs
+        )
+    if isinstance(theirs, (list, tuple)):
+        return len(ours) == len(theirs) and all(
+            resembles(mine, other, tolerance) for mine, other in zip(ours, theirs, strict=True)
+        )
+    return bool(ours == theirs)
 
 
 def notices(found: list[dict[str, Any]]) -> list[str]:
