@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +83,28 @@ def test_errors_are_torch_s_own(tmp_path: Path) -> None:
         torch.save(1, tmp_path / "missing" / "model.pt")
     with pytest.raises((RuntimeError, OSError)):
         torch.save(1, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x", "x.npy"])
+def test_numpy_saves_where_it_does(tmp_path: Path, name: str) -> None:
+    np.save(str(tmp_path / name), np.arange(3))
+    np.savez(tmp_path / "a", np.arange(3), named=np.arange(2))
+    np.savez_compressed(file=tmp_path / "b.npz", x=np.arange(3))
+    assert sorted(os.listdir(tmp_path)) == ["a.npz", "b.npz", "x.npy"]
+    assert np.load(tmp_path / "x.npy").tolist() == [0, 1, 2]
+    assert sorted(np.load(tmp_path / "a.npz")) == ["arr_0", "named"]
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(3))
+    assert np.load(io.BytesIO(buffer.getvalue())).tolist() == [0, 1, 2]
+
+
+def test_failed_numpy_save_leaves_the_former_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(3))
+    with pytest.raises(ValueError, match="Object arrays"):
+        np.save(path, np.array([object()]), allow_pickle=False)
+    assert np.load(path).tolist() == [0, 1, 2]
+    assert os.listdir(tmp_path) == ["x.npy"]
 
 
 def test_uninstall(atomic: AtomicSave) -> None:
