@@ -95,6 +95,8 @@ class DdpMagics(Magics):
                 "%ddp with one % runs nothing on the ranks: the code below it would run here.",
                 fix="Write %%ddp.",
             )
+        if line.split()[:1] == ["run"]:
+            line = self.shell.var_expand(line)  # `--epochs {n}`, as %run has it
         command = parse_command(line)
         return getattr(self, f"_{command.name}")(command)
 
@@ -148,6 +150,16 @@ class DdpMagics(Magics):
         started = self.session.started
         self.session.stop()
         print(_STOPPED if started else "ddp: there were no ranks")
+
+    def _run(self, command: Command) -> Any:
+        assert command.program is not None
+        number = self.shell.displayhook.prompt_count
+        try:
+            return self.session.run_program(
+                command.program, command.cell, view=self._view(), execution_count=number
+            )
+        except SyntaxError as error:
+            raise CellSyntaxError(error, f"File {error.filename}") from None
 
     def _status(self, _: Command) -> StatusTable:
         from ddp_magic.ui.status import StatusTable

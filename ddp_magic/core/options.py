@@ -57,6 +57,23 @@ class StartOptions:
 
 
 @dataclass(frozen=True)
+class Program:
+    """What was typed after ``%ddp run``.
+
+    Attributes
+    ----------
+    name
+        A script's path or, after ``-m``, a module's dotted name.
+    args
+        What it gets in ``sys.argv``.
+    """
+
+    name: str
+    args: tuple[str, ...] = ()
+    is_module: bool = False
+
+
+@dataclass(frozen=True)
 class Command:
     """One ``%ddp`` line.
 
@@ -66,12 +83,16 @@ class Command:
         The subcommand; ``"help"`` also for ``%ddp`` alone and for ``%ddp SUB -h``.
     start
         The options of ``start`` and ``restart``; all unset for the others.
+    program, cell
+        Of ``run``: what to run, and how.
     topic
         For ``help``: the subcommand asked about, or ``""``.
     """
 
     name: str
     start: StartOptions = StartOptions()
+    program: Program | None = None
+    cell: CellOptions = CellOptions()
     topic: str = ""
 
 
@@ -208,6 +229,8 @@ CELL_OPTIONS: tuple[Option, ...] = (
     _HELP,
 )
 
+_MODULE = Option(("-m",), "is_module", "run a module, as `python -m` does")
+_RUN_OPTIONS = (_MODULE, *CELL_OPTIONS)
 _START_OPTIONS = (_NPROC, _BACKEND, _SEED, _HELP)
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
@@ -218,6 +241,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
         "end the ranks and start new ones, as before but for these options",
         _START_OPTIONS,
     ),
+    Subcommand("run", "run a torchrun or mp.spawn script on the ranks", _RUN_OPTIONS),
     Subcommand("status", "show every rank's process, device and state", (_HELP,)),
     Subcommand("help", "show this help", (_HELP,)),
 )
@@ -265,6 +289,8 @@ def parse_command(line: str) -> Command:
     if tokens[0] == "help" and len(tokens) == 2 and tokens[1] not in _HELP.flags:
         return Command("help", topic=_find_subcommand(tokens[1]).name)
     subcommand = _find_subcommand(tokens[0])
+    if subcommand.name == "run":
+        return _parse_run(tokens[1:])
     values = _parse_options(tokens[1:], subcommand.options, f"%ddp {subcommand.name}")
     if values.pop("help", False):
         return Command("help", topic="" if subcommand.name == "help" else subcommand.name)
@@ -278,10 +304,33 @@ def help_text(topic: str = "") -> str:
     if topic:
         subcommand = _find_subcommand(topic)
         usage = f"%ddp {topic}" + (" [options]" if len(subcommand.options) > 1 else "")
+        usage += " script.py [arguments]" if topic == "run" else ""
         return _help_page(usage, subcommand.help, subcommand.options)
     rows = [(f"%ddp {sub.name}", sub.help) for sub in SUBCOMMANDS]
     page = [*_table(rows), "", "%ddp SUBCOMMAND -h says more.", "", help_text("%%ddp")]
     return "\n".join(page)
+
+
+def _parse_run(tokens: list[str]) -> Command:
+    """Read options, then a program; what follows is the program's, options or not."""
+    by_flag = {flag: option for option in _RUN_OPTIONS for flag in option.flags}
+    end = 0
+    while end < len(tokens) and tokens[end].startswith("-"):
+        flag, text = _split_token(tokens[end], by_flag)
+        option = by_flag.get(flag)
+        end += 2 if option is not None and option.takes_value and text is None else 1
+    values = _parse_options(tokens[:end], _RUN_OPTIONS, "%ddp run")
+    if values.pop("help", False):
+        return Command("help", topic="run")
+    _check_together(values)
+    is_module = values.pop("is_module", False)
+    if end >= len(tokens):
+        raise UsageError(
+            "%ddp run: what to run is missing",
+            fix="write %ddp run script.py, or %ddp run -m package.module",
+        )
+    program = Program(tokens[end], tuple(tokens[end + 1 :]), is_module)
+    return Command("run", program=program, cell=CellOptions(**values))
 
 
 def _tokens(line: str) -> list[str]:

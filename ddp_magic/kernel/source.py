@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 from IPython.core.getipython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
@@ -25,6 +26,11 @@ def check_syntax(code: str, header: str = "") -> None:
         shell = get_ipython()
         transform = shell.transform_cell if shell else TransformerManager().transform_cell
         _compile(above + transform(code))
+
+
+def check_program(path: str) -> None:
+    """Raise `SyntaxError` if a script cannot be compiled."""
+    ast.parse(Path(path).read_bytes(), path)
 
 
 def _compile(source: str) -> None:

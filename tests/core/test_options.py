@@ -105,7 +105,10 @@ def test_reads_a_command(line: str, command: Command) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("strat", "%ddp strat: not one of start, stop, restart, status or help\ndid you mean st"),
+        (
+            "strat",
+            "%ddp strat: not one of start, stop, restart, run, status or help\ndid you mean st",
+        ),
         ("start --sed 1", "%ddp start has no option --sed\ndid you mean --seed?"),
         ("start 4", "%ddp start: 4 is not an option\n%ddp start -h lists the options"),
         ("start --seed 4294967296", "--seed 4294967296: not a whole number from 0 to 4294967295"),
