@@ -96,9 +96,13 @@ class Owner(Protocol):
 
     report: Report
     trainings: int  # how often training has happened so far in this process
+    backwards: int  # how often gradients were computed
 
     def plan(self, state: LoaderState) -> Pass | None:
         """Return how an iteration that begins now is divided; None: not at all."""
+
+    def evaluates(self) -> bool:
+        """Return whether the models are in evaluation mode."""
 
     def data_alike(self, state: LoaderState, dataset: Any) -> bool:
         """Return whether all ranks hold the same data (a collective, the first time)."""
@@ -162,8 +166,9 @@ class ShardedIndices:
 
     def _indices(self, plan: Pass, indices: Iterator[Any]) -> Iterator[Any]:
         order = order_of(self.inner)
-        if order is Order.FIXED and plan.batch == "global" and not self.state.trains:
-            return (yield from self._once_it_trains(plan, indices))
+        evaluates = order is Order.FIXED or self.owner.evaluates()
+        if evaluates and plan.batch == "global" and not self.state.trains:
+            return (yield from self._once_it_trains(plan, self._agreed(order, indices)))
         if not self.owner.data_alike(self.state, self.dataset):
             return (yield from self.inner)
         yield from self._checked(plan, self._agreed(order, indices))
@@ -171,8 +176,9 @@ class ShardedIndices:
     def _once_it_trains(self, plan: Pass, indices: Iterator[Any]) -> Iterator[Any]:
         """Divide from the batch on before which training happened.
 
-        Unshuffled data is as a rule evaluated, with or without ``no_grad``: a rank that sums up
-        only its part gets it wrong. Whole batches are right in training as well, only slower.
+        Unshuffled data is as a rule evaluated, with or without ``no_grad``, and so is what meets
+        models in evaluation mode: a rank that sums up only its part gets it wrong. Whole batches
+        are right in training as well, only slower.
         """
         start = self.owner.trainings
         for batch in indices:
@@ -199,12 +205,12 @@ class ShardedIndices:
 
     def _checked(self, plan: Pass, batches: Iterator[Any]) -> Iterator[Any]:
         """Divide, and say so if the loop, now at its end, trained nothing."""
-        start = self.owner.trainings
+        start = self._seen()
         count = 0
         for part in self._parts(plan, batches):
             count += 1
             yield part
-        if count > self.lookahead and self.owner.trainings == start:
+        if count > self.lookahead and self._seen() == start:
             self.owner.report.notice(
                 "loader-not-trained",
                 "A loader was read to its end with gradients on and nothing was trained: each rank "
@@ -212,6 +218,9 @@ class ShardedIndices:
                 "Under torch.no_grad() every rank gets all of it; ddp.sum and ddp.mean add up "
                 "shares.",
             )
+
+    def _seen(self) -> tuple[int, int]:
+        return self.owner.trainings, self.owner.backwards
 
     def _parts(self, plan: Pass, batches: Iterator[Any]) -> Iterator[Any]:
         if self.batched or plan.batch == "per-rank":

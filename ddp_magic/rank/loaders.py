@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import os
+import sys
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from executing import Source
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -18,10 +22,12 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddp_magic.core.shards import Place
+from ddp_magic.core.totals import totals
 from ddp_magic.rank.datasets import describe, divides_by_rank
+from ddp_magic.rank.frames import library_user
 from ddp_magic.rank.indices import LoaderState, Pass, ShardedIndices
 from ddp_magic.rank.patching import Patches
-from ddp_magic.rank.reduction import Cut, sums_over_samples
+from ddp_magic.rank.reduction import Cut, sums_over_samples, weighs_samples
 from ddp_magic.rank.report import Report
 from ddp_magic.rank.seeding import worker_base_seed
 from ddp_magic.rank.sharing import alike_on_all_ranks, generator_of_rank_0
@@ -43,6 +49,23 @@ class PartCollate:
         return self.collate_fn([samples[position] for position in place.padded(len(samples))])
 
 
+class Models(Protocol):
+    """What a loader asks of the models that train."""
+
+    def is_evaluating(self) -> bool:
+        """Return whether there are models, and all are in evaluation mode."""
+
+    def has_optimizers(self) -> bool:
+        """Return whether an optimizer trains them."""
+
+
+class _NoModels:
+    def is_evaluating(self) -> bool:
+        return False
+
+    has_optimizers = is_evaluating
+
+
 class LoaderSharder:
     """Divides the batches of every `DataLoader` that is iterated for training.
 
@@ -50,6 +73,8 @@ class LoaderSharder:
     ----------
     report
         Where the user is told.
+    models
+        What is known of the models that train.
 
     Attributes
     ----------
@@ -59,18 +84,23 @@ class LoaderSharder:
         ``"global"``: a loader's batch of B is cut into one part per rank, so that its length and
         the mathematics are those of one process; ``"per-rank"``: each rank gets batches of B.
     trainings
-        How often training was seen in this process (a backward, an optimizer's step).
+        How often training was seen in this process: an optimizer's step or, where there is no
+        optimizer, a backward.
+    backwards
+        How often gradients were computed.
     divided
         How many iterations were divided so far.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, models: Models | None = None) -> None:
         self.report = report
+        self._models = models or _NoModels()
         self.shard = True
         self.batch = "global"
-        self.trainings = 0
+        self.trainings = self.backwards = 0
         self.divided = 0
         self._states: MutableMapping[Loader, LoaderState] = WeakIdKeyDictionary()
+        self._seen_loops: set[tuple[CodeType, int]] = set()
         self._unseen_cut: Cut | None = None  # a cut since which there was no backward
         self._patches = Patches()
         self._step_hook: RemovableHandle | None = None
@@ -85,6 +115,7 @@ class LoaderSharder:
         self._patches.replace(DataLoader, "_index_sampler", self._make_index_sampler)
         self._patches.replace(_BaseDataLoaderIter, "__init__", self._make_iterator_init)
         self._patches.replace(torch.Tensor, "backward", self._make_backward)
+        self._patches.replace(torch.autograd, "grad", self._make_grad)
         self._step_hook = register_optimizer_step_post_hook(self._stepped)
 
     def uninstall(self) -> None:
@@ -109,6 +140,10 @@ class LoaderSharder:
             return None
         return Pass(Place(dist.get_rank(), dist.get_world_size()), self.batch)
 
+    def evaluates(self) -> bool:
+        """Return whether the models are in evaluation mode."""
+        return self._models.is_evaluating()
+
     def data_alike(self, state: LoaderState, dataset: Any) -> bool:
         """Return whether all ranks hold the same data (a collective, the first time)."""
         if state.data_alike is None:
@@ -128,6 +163,23 @@ class LoaderSharder:
         if not state.told:
             state.told = True
             self.report.did("loader", f"{_division(plan, batch_size)}, full under no_grad")
+        self._tell_totals(sys._getframe(1))
+
+    def _tell_totals(self, frame: FrameType) -> None:
+        """Say which numbers of the loop that reads this loader will be this rank's share."""
+        place = library_user(frame)
+        if place is None or (key := (place.f_code, place.f_lineno)) in self._seen_loops:
+            return
+        self._seen_loops.add(key)
+        loops = [s for s in Source.executing(place).statements or () if isinstance(s, ast.For)]
+        names = [name for loop in loops for name in totals(loop)]
+        if names:
+            listed = ", ".join(f"`{name}`" for name in names)
+            self.report.notice(
+                f"loader-totals:{listed}",
+                f"Line {place.f_lineno}: {listed} in this loop is of this rank's part of each "
+                "batch. ddp.sum and ddp.mean, after the loop, give that of all ranks.",
+            )
 
     def saw_cut(self, cut: Cut) -> None:
         """Be told the sizes of the first batch that an iteration cuts."""
@@ -139,7 +191,7 @@ class LoaderSharder:
     def _make_backward(self, original: Any) -> Any:
         @wraps(original)
         def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-            self.trainings += 1
+            self._saw_gradients()
             if self._unseen_cut is not None:
                 self._look_at(loss, self._unseen_cut)
                 self._unseen_cut = None
@@ -147,8 +199,32 @@ class LoaderSharder:
 
         return backward
 
+    def _make_grad(self, original: Any) -> Any:
+        @wraps(original)
+        def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            first = inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs), None)
+            if isinstance(first, torch.nn.Parameter):
+                self._saw_gradients()
+            return original(outputs, inputs, *args, **kwargs)
+
+        return grad
+
+    def _saw_gradients(self) -> None:
+        self.backwards += 1
+        self.trainings += not self._models.has_optimizers()
+
     def _look_at(self, loss: torch.Tensor, cut: Cut) -> None:
-        if cut.part_size < cut.batch_size and sums_over_samples(loss, cut):
+        if cut.part_size == cut.batch_size:
+            return
+        if weighs_samples(loss, cut):
+            self.report.notice(
+                "loader-loss-weighs",
+                "A loss is a mean in which samples count differently (class weights, ignore_index, "
+                "a mask): each rank divides by the weights of its own part, so the step is near "
+                "that of one process, not equal. Exact: the sum, divided by "
+                "ddp.mean(weights.sum()).",
+            )
+        if sums_over_samples(loss, cut):
             self.report.notice(
                 "loader-loss-sums",
                 "A loss is the sum over its batch, of which each rank has a part; averaged over "

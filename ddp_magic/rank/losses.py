@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import operator
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
 from functools import wraps
@@ -19,6 +18,7 @@ from executing import Source
 from ddp_magic.core.lossname import DEFAULT, LossName, of_call
 from ddp_magic.core.metrics import Pending
 from ddp_magic.errors import UsageError
+from ddp_magic.rank.frames import is_library
 from ddp_magic.rank.patching import Patches
 
 Points: TypeAlias = dict[str, list[tuple[int, float]]]
@@ -26,11 +26,6 @@ Value: TypeAlias = "float | torch.Tensor"  # a tensor: of no dimension, on anoth
 
 _LIMIT: Final = 2048  # points that wait between two drains, of each series
 _OURS: Final = str(Path(__file__).parents[1])
-_LIBRARIES: Final = (
-    f"{_OURS}/",
-    f"{Path(torch.__file__).parent}/",
-    f"{sysconfig.get_path('stdlib')}/",
-)
 
 
 class LossRecorder:
@@ -195,8 +190,7 @@ def _variable(frame: FrameType, name: str) -> object:
 
 def _name_at(frame: FrameType, through_library: bool) -> LossName | None:
     """Name the loss of the call that a frame is in; None in code that is not the user's."""
-    filename = frame.f_code.co_filename
-    if filename.startswith(_LIBRARIES) or "-packages/" in filename:
+    if is_library(frame):
         return None
     call = Source.executing(frame).node
     if not isinstance(call, ast.Call):

@@ -1,11 +1,13 @@
-"""Does a loss add up the samples of its batch, where ranks expect a mean?
+"""Is a loss the mean over its samples, each with the same weight?
 
-The mean over ranks of their gradients is that of the whole batch only if a loss is a mean over
-samples. The sum over a part is smaller than over the batch, and averaging does not make up for it.
+Only then is the mean over ranks of their gradients that of the whole batch. The sum over a part is
+smaller than over the batch, and averaging does not make up for it. And where samples have weights,
+or some are left out, those of each rank's part add up to something else.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -37,6 +39,43 @@ def sums_over_samples(loss: torch.Tensor, cut: Cut) -> bool:
     is divided by something else than a number of samples, goes unnoticed.
     """
     return _sums(loss.grad_fn, cut, _DEPTH)
+
+
+def weighs_samples(loss: torch.Tensor, cut: Cut) -> bool:
+    """Return whether a term of the loss is a mean in which samples count differently.
+
+    Class weights, an ``ignore_index`` that occurs, rows chosen by a mask or by their value.
+    """
+    return any(_weighs(node, cut) for node in _terms(loss.grad_fn, _DEPTH))
+
+
+def _terms(node: Any, depth: int) -> Iterator[Any]:
+    if node is None or depth == 0:
+        return
+    yield node
+    if _kind(node) in ("Sum", "Mean", "Div", *_TRANSPARENT):
+        for child in _children(node):
+            yield from _terms(child, depth - 1)
+
+
+def _weighs(node: Any, cut: Cut) -> bool:
+    if hasattr(node, "_saved_total_weight"):
+        mean = node._saved_reduction not in (_NONE, _SUMS)
+        return mean and node._saved_total_weight.item() != node._saved_target.numel()
+    kind, below = _kind(node), [_kind(child) for child in _children(node)]
+    if kind == "Mean":
+        return below[:1] in (["Index"], ["MaskedSelect"], ["Topk"])
+    by_batch = kind == "Div" and _keeps_a_sum(node, cut)
+    return kind == "Div" and below[:1] == ["Sum"] and not by_batch and _divides_by_weights(node)
+
+
+def _divides_by_weights(division: Any) -> bool:
+    """Tell whether a sum is divided by something else than a number of its rows or elements."""
+    divisor, total = division._saved_other, next(_children(division))
+    if divisor is None or divisor.numel() != 1:
+        return False
+    count = math.prod(total._saved_self_sym_sizes) / divisor.item()
+    return not float(count).is_integer()
 
 
 def _sums(node: Any, cut: Cut, depth: int) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ddp_magic.rank.reduction import Cut, sums_over_samples
+from ddp_magic.rank.reduction import Cut, sums_over_samples, weighs_samples
 from tests.rank.harness import run_on_ranks
 
 PART, BATCH = 8, 16
@@ -49,6 +49,31 @@ MEANS: dict[str, Loss] = {
     "accumulated": lambda p, w: p.mean() / 4,
     "a leaf": lambda p, w: w[0, 0],
 }
+
+
+WEIGHED: dict[str, Loss] = {
+    "class weights": lambda p, w: F.cross_entropy(p, LABELS, weight=torch.tensor([2.0, 1, 1])),
+    "ignored": lambda p, w: F.cross_entropy(p, LABELS.clone().index_fill_(0, LABELS[:1], -100)),
+    "rows by a mask": lambda p, w: p[torch.arange(PART) > 2].mean(),
+    "masked_select": lambda p, w: torch.masked_select(p, TARGETS > 0.5).mean(),
+    "the largest": lambda p, w: p.sum(1).topk(3).values.mean(),
+    "divided by a mask's sum": lambda p, w: (p.sum(1) * 0.5).sum() / torch.full((7,), 1).sum(),
+    "beside a mean": lambda p, w: p.mean() + 0.1 * p[torch.arange(PART) > 2].mean(),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_weighed(name: str) -> None:
+    weight = torch.randn(5, 3, requires_grad=True)
+    loss = WEIGHED[name](torch.rand(PART, 5) @ weight, weight)
+    assert weighs_samples(loss, Cut(PART, BATCH))
+
+
+@pytest.mark.parametrize("name", {*SUMS, *MEANS} - {"by a mask"})
+def test_not_weighed(name: str) -> None:
+    weight = torch.randn(5, 3, requires_grad=True)
+    loss = {**SUMS, **MEANS}[name](torch.rand(PART, 5) @ weight, weight)
+    assert not weighs_samples(loss, Cut(PART, BATCH))
 
 
 @pytest.mark.parametrize("name", SUMS)
