@@ -167,5 +167,6 @@ def plain(text: str) -> str:
 def _render(story: FailureStory) -> list[str]:
     """Return the first failure's own traceback and a line for each group of ranks."""
     first = story.first
-    traceback = [*first.traceback, ""] if first and not story.follows_a_death(first) else []
+    shown = first and first.rank not in story.freed and not story.follows_a_death(first)
+    traceback = [*first.traceback, ""] if first and shown else []
     return [*traceback, *(f"ddp: {line}" for line in story.lines())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddp_magic.core.ranks import format_ranks
 
@@ -66,17 +66,24 @@ class FailureStory:
         What is known of each rank whose process ended, by rank.
     busy
         Ranks that are still in the cell.
+    freed
+        Where each rank waited for others in vain, until it was freed.
     """
 
     failures: Mapping[int, RankFailure]
     finished: tuple[int, ...]
     died: Mapping[int, str]
     busy: tuple[int, ...] = ()
+    freed: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def first(self) -> RankFailure | None:
-        """The failure that came first."""
-        return min(self.failures.values(), key=lambda one: (one.at_s, one.rank), default=None)
+        """The failure that came first; of those of ranks that were freed only if no other did."""
+        return min(
+            self.failures.values(),
+            key=lambda one: (one.rank in self.freed, one.at_s, one.rank),
+            default=None,
+        )
 
     def follows_a_death(self, failure: RankFailure) -> bool:
         """Whether a failure is only what became of a rank when another had died."""
@@ -88,8 +95,10 @@ class FailureStory:
     def summary(self) -> str:
         """Return one line: what failed and where."""
         first = self.first
-        if first is None or self.died:
+        if self.died:
             return "; ".join(self._deaths())
+        if first is None or first.rank in self.freed:
+            return "; ".join(self._waits())
         return f"{first.headline} ({self._where(first)})"
 
     def lines(self) -> list[str]:
@@ -101,7 +110,8 @@ class FailureStory:
                 f"{named(sorted(after))} {'was' if len(after) == 1 else 'were'} stopped then"
             )
         first = self.first
-        if first is not None and not self.follows_a_death(first):
+        told += self._waits()
+        if first is not None and not self.follows_a_death(first) and first.rank not in self.freed:
             told.append(f"{self._where(first)} {_ending(first.headline)}")
             told += [
                 f"{named(ranks)} {_ending(headline)}"
@@ -112,6 +122,16 @@ class FailureStory:
         if self.busy:
             told.append(f"{named(self.busy)} still busy; `%ddp restart` ends what does not stop")
         return told
+
+    def _waits(self) -> list[str]:
+        groups: dict[str, list[int]] = {}
+        for rank, where in sorted(self.freed.items()):
+            groups.setdefault(where, []).append(rank)
+        others = sorted({*self.finished, *self.failures.keys()} - self.freed.keys())
+        left = f"; {named(others)} had ended the cell" if others else ""
+        return [
+            f"{named(ranks)} waited in {where} in vain{left}" for where, ranks in groups.items()
+        ]
 
     def _deaths(self) -> list[str]:
         groups: dict[str, list[int]] = {}
@@ -130,7 +150,11 @@ class FailureStory:
     def _others(self, first: RankFailure) -> dict[str, list[int]]:
         groups: dict[str, list[int]] = {}
         for rank, failure in sorted(self.failures.items()):
-            if not failure.same_as(first) and not self.follows_a_death(failure):
+            if (
+                not failure.same_as(first)
+                and not self.follows_a_death(failure)
+                and rank not in self.freed
+            ):
                 groups.setdefault(failure.headline, []).append(rank)
         return groups
 

@@ -13,6 +13,8 @@ class CellPlan:
 
     Attributes
     ----------
+    number
+        Which of the session's cells it is, the same on all ranks.
     execution_count
         The number the notebook shows beside the cell; None outside a notebook.
     ranks
@@ -32,6 +34,7 @@ class CellPlan:
         last were.
     """
 
+    number: int
     execution_count: int | None
     ranks: tuple[int, ...]
     wrap: bool = True

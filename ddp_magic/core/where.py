@@ -24,30 +24,46 @@ class Place:
         The line's text.
     collective
         The call of ``torch.distributed`` that it is in, or ``""``.
+    in_backward
+        Whether autograd runs, in which gradients are averaged.
     """
 
     line: int | None
     source: str = ""
     file: str = ""
     collective: str = ""
+    in_backward: bool = False
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Place:
         """Read what a rank has answered."""
         return cls(**wire)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it may be waiting for other ranks."""
+        return bool(self.collective) or self.in_backward
+
+    @property
+    def where(self) -> str:
+        """``all_reduce (line 3)``, of a place that waits."""
+        return f"{self.collective or 'backward()'} ({self._line})"
+
+    @property
+    def _line(self) -> str:
+        return f"line {self.line}" + (f" of {self.file}" if self.file else "")
+
     def __str__(self) -> str:
         if self.line is None:
             return "is in compiled code that lets no other run"
         if not self.line:
             return "is not in your code"
-        where = f"line {self.line}" + (f" of {self.file}" if self.file else "")
         if self.collective:
-            return f"waits in {self.collective} ({where})"
+            return f"waits in {self.where}"
         source = self.source.strip()
         if len(source) > _LONGEST_SOURCE:
             source = source[: _LONGEST_SOURCE - 3] + "..."
-        return f"is at {where}: {source}" if source else f"is at {where}"
+        return f"is at {self._line}: {source}" if source else f"is at {self._line}"
 
 
 def describe_places(places: Mapping[int, Place]) -> str:

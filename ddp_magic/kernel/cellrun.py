@@ -20,9 +20,11 @@ from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.failures import FailureStory, RankFailure, named
 from ddp_magic.core.output import Chunk, Grouper
+from ddp_magic.core.standstill import Look, Standstill
 from ddp_magic.core.view import Points, View
 from ddp_magic.core.where import Place, describe_places
-from ddp_magic.errors import CellError
+from ddp_magic.core.witness import Attested, disagreement, managed_drift
+from ddp_magic.errors import CellError, ParityError
 from ddp_magic.kernel.client import Message
 from ddp_magic.kernel.world import World
 
@@ -31,6 +33,8 @@ _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent befor
 _LONELY_S = 1.0  # how long a failure waits for the other ranks before it is told
 _QUIET_S = 10.0  # how long nothing comes before it is said where the ranks are
 _ASK_S = 5.0  # how long that stands before it is asked again
+_LOOK_S = 0.25  # between two looks at ranks which may wait for others that have left the cell
+METADATA_KEY = "ddp_magic"
 _POINTS_KIND = "points"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -74,6 +78,10 @@ class CellRun:
         self._heard_s = self._asked_s = time.monotonic()
         self._quiet = False  # whether it has been said that nothing comes
         self._places: dict[int, Place] = {}
+        self._attested: dict[int, Attested] = {}
+        self._standstill = Standstill()
+        self._looked_s = -math.inf
+        self._freed: dict[int, str] = {}
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -135,6 +143,7 @@ class CellRun:
                 self._show(self._grouper.tick(now_s))
                 self._tell_lonely_failure(now_s)
                 self._tell_quiet(now_s)
+                self._look_for_standstill(now_s)
                 self._view.tick()
         return True
 
@@ -165,6 +174,22 @@ class CellRun:
                 reply = self._world.client.ask_where(self._engines[rank])
                 reply.add_done_callback(partial(self._receive_place, rank))
 
+    def _look_for_standstill(self, now_s: float) -> None:
+        """See whether the ranks that are still busy wait for some that have ended the cell."""
+        if self._freed or not self._replied or self._died or len(self._engines) < self._world.size:
+            return
+        if now_s - max(self._replied.values()) < _LOOK_S or now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        if self._standstill.holds(self.busy):
+            self._freed = {rank: self._standstill.waiting[rank].where for rank in self.busy}
+            for engine_id in self._engines.values():
+                self._world.client.free(engine_id)
+            return
+        for rank in self.busy:
+            reply = self._world.client.ask_where(self._engines[rank])
+            reply.add_done_callback(partial(self._receive_place, rank))
+
     def _hear(self) -> None:
         """Note that something came."""
         now_s = time.monotonic()
@@ -182,6 +207,8 @@ class CellRun:
         self._show(self._grouper.finish())
         self._show_endings()
         self._show_results()
+        if drift := managed_drift(self._attested):
+            self._view.notice(f"ddp: {drift}. It is yours, and was left alone.")
         for key, text in self._held_notices.items():
             if key not in self._notices:
                 self._view.notice(text)
@@ -192,7 +219,9 @@ class CellRun:
         """Return what has happened to each rank so far."""
         ended = {*self._failures, *self._died, *self.busy}
         finished = tuple(rank for rank in sorted(self._engines) if rank not in ended)
-        return FailureStory(dict(self._failures), finished, dict(self._died), self.busy)
+        return FailureStory(
+            dict(self._failures), finished, dict(self._died), self.busy, dict(self._freed)
+        )
 
     def errors(self) -> dict[int, str]:
         """Return what each rank of the cell failed with, empty where it did not."""
@@ -203,13 +232,36 @@ class CellRun:
     @property
     def failed(self) -> bool:
         """Whether the cell did not come to its end on every rank."""
-        return bool(self._failures or self._died or self.busy)
+        by_itself = self._failures or self._died or self._freed
+        return bool(by_itself or self.busy or self._disagreement)
+
+    @property
+    def group_is_broken(self) -> bool:
+        """Whether the ranks' process group must be made anew before they can use it again."""
+        counts = {one.collectives for one in self._attested.values()} - {None}
+        return bool(self._freed) or len(counts) > 1
+
+    @property
+    def _disagreement(self) -> str:
+        return disagreement(self._attested) if self._attested.keys() == self._engines.keys() else ""
 
     def raise_failures(self) -> None:
         """Raise `CellError` if the cell failed anywhere."""
-        if self._failures or self._died:
+        if self._failures or self._died or self._freed:
             fix = "Run `%ddp restart` to have all ranks back." if self._died else ""
+            if self._freed and not self._failures.keys() - self._freed.keys():
+                fix = (
+                    "All ranks have to make the same steps. What a rank decides by its own loss "
+                    "or data takes them apart: ddp.mean(loss) is the same on all."
+                )
             raise CellError(self.story(), fix=fix)
+        if self._disagreement:
+            raise ParityError(
+                f"{self._disagreement}.",
+                fix="The next cell begins with rank 0's values on every rank. What a rank decides "
+                "by its own loss or data takes ranks apart: ddp.mean(loss) is the same on all. "
+                "A cell that is not to be kept in step takes -r or --no-wrap.",
+            )
 
     def _has_ended(self, rank: int) -> bool:
         if rank in self._died:
@@ -246,7 +298,7 @@ class CellRun:
 
     def _receive_place(self, rank: int, reply: Any) -> None:
         if isinstance(message := reply.result(), dict):  # not an error: it may have ended meanwhile
-            self._inbox.put(partial(self._note_place, rank, Place.from_wire(message["content"])))
+            self._inbox.put(partial(self._note_look, rank, message["content"]))
 
     def _wake_at_end(self) -> None:
         """Wake the thread that runs the cell once, and not for each rank's every sign of life."""
@@ -265,7 +317,9 @@ class CellRun:
 
     # On the thread that runs the cell.
 
-    def _note_place(self, rank: int, place: Place) -> None:
+    def _note_look(self, rank: int, content: dict[str, Any]) -> None:
+        place = Place.from_wire(content.pop("place"))
+        self._standstill.see(rank, Look(place, **content))
         self._places[rank] = place
         if self._places.keys() >= set(self.busy):
             self._show_places()
@@ -352,6 +406,10 @@ class CellRun:
             traceback=tuple(content["traceback"]),
             at_s=at_s,  # the rank says when as the cell ends
         )
+
+    def _on_execute_reply(self, rank: int, _: dict[str, Any], message: Message) -> None:
+        if attested := message["metadata"].get(METADATA_KEY):
+            self._attested[rank] = Attested.from_wire(attested)
 
     def _on_ddp_magic(self, rank: int, content: dict[str, Any], _: Message) -> None:
         if content["kind"] == _POINTS_KIND:

@@ -59,9 +59,11 @@ class StreamingClient(Client):
 
     def ask_where(self, engine_id: int) -> MessageFuture:
         """Ask one engine where it is; it answers at once, whatever it does."""
-        return self._send(
-            self._control_stream, "where_request", content={}, ident=self._identity(engine_id)
-        )
+        return self._ask(engine_id, "where_request")
+
+    def free(self, engine_id: int) -> MessageFuture:
+        """Free one engine from a collective; all have to be."""
+        return self._ask(engine_id, "free_request")
 
     def on_engine_death(self, callback: Callable[[int], None]) -> None:
         """Call ``callback(engine_id)``, on the client's thread, when an engine has gone."""
@@ -91,6 +93,10 @@ class StreamingClient(Client):
         )
         self._io_loop.add_callback(send)
 
+    def _ask(self, engine_id: int, request: str) -> MessageFuture:
+        identity = self._identity(engine_id)
+        return self._send(self._control_stream, request, content={}, ident=identity)
+
     def _note_change(self, _: dict[str, Any]) -> None:
         with self._changed:
             self._changed.notify_all()
@@ -102,6 +108,13 @@ class StreamingClient(Client):
         self._sinks[future.msg_id] = sink
         while len(self._sinks) > _LATE_REQUESTS:
             self._sinks.popitem(last=False)
+
+    def _handle_execute_reply(self, message: Message) -> None:
+        """Show the sink a reply as well, for what its metadata say."""
+        sink = self._sinks.get(message["parent_header"].get("msg_id"))
+        if sink is not None:
+            sink(message)
+        super()._handle_execute_reply(message)
 
     @unpack_message
     def _dispatch_iopub(self, message: Message) -> None:

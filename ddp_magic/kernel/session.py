@@ -11,29 +11,29 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ddp_magic.core.failures import named
 from ddp_magic.core.lifecycle import Event, Lifecycle
-from ddp_magic.core.options import CellOptions, StartOptions, module_names
+from ddp_magic.core.options import CellOptions, Program, StartOptions, module_names
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.view import View
-from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError
+from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError, UsageError
 from ddp_magic.kernel.background import BackgroundCell
-from ddp_magic.kernel.cellrun import CellRun
+from ddp_magic.kernel.cellrun import METADATA_KEY, CellRun
 from ddp_magic.kernel.cluster import Cluster, Events, local_cluster
 from ddp_magic.kernel.devices import gpu_count
 from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.kernel.interrupts import uninterrupted
 from ddp_magic.kernel.progress import Progress
-from ddp_magic.kernel.source import check_syntax
+from ddp_magic.kernel.source import check_program, check_syntax
 from ddp_magic.kernel.textview import TextView
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
 
-_METADATA_KEY = "ddp_magic"
 _INTERRUPT_GRACE_S = 2.0
 _SETTLE_S = 0.2
 _END_GRACE_S = 0.5
@@ -87,6 +87,7 @@ class Session:
         self._last_errors: dict[int, str] = {}
         self._cell_count = 0
         self._apart = False  # the ranks may not all have run the same code to its end
+        self._group_is_broken = False
         self._run: CellRun | None = None
         self._last_run: CellRun | None = None  # kept for what is printed when it has ended
         self._background: BackgroundCell | None = None
@@ -190,7 +191,7 @@ class Session:
         if self._world is not None:
             self._world.close()
         self._world = self._run = self._background = None
-        self._last_errors, self._apart = {}, False
+        self._last_errors, self._apart, self._group_is_broken = {}, False, False
         self._on(Event.STOPPED)
 
     def restart(
@@ -303,19 +304,58 @@ class Session:
         self._await_last_run()
         world = self._ranks()
         engines = world.targets(options.ranks)
+        if self._group_is_broken and not world.dead:
+            world.regroup()
+            self._group_is_broken = False
         self._cell_count += 1
         plan = self._plan(options, tuple(engines), header, execution_count or self._cell_count)
         run = CellRun(world, engines, view, options.output)
         self._on(Event.RUN_CELL)
         self._run = self._last_run = run
         view.begin()
-        run.start(code, {_METADATA_KEY: plan.to_wire()})
+        run.start(code, {METADATA_KEY: plan.to_wire()})
         if not options.background:
             self._follow(run, options.timeout_s)
             return None
         follow = partial(self._follow, run, options.timeout_s)
         self._background = BackgroundCell(follow, self.interrupt, view)
         return self._background
+
+    def run_program(
+        self,
+        program: Program,
+        options: CellOptions | None = None,
+        *,
+        view: View | None = None,
+        execution_count: int | None = None,
+    ) -> BackgroundCell | None:
+        """Run a script or module on the ranks as ``__main__``; its globals stay there.
+
+        Parameters
+        ----------
+        program
+            What to run. A script's path is that of this process's working directory.
+
+        Raises
+        ------
+        UsageError
+            There is no such script.
+        SyntaxError
+            It cannot be compiled; nothing was run.
+        CellError, CellInterrupted, CellTimeout
+            As of `run`.
+        """
+        path = ""
+        if not program.is_module:
+            file = Path(program.name).expanduser().absolute()
+            if not file.is_file():
+                kind = "is a folder" if file.is_dir() else "is not there"
+                raise UsageError(f"%ddp run {program.name}: {file} {kind}.")
+            path = str(file)
+            check_program(path)
+        call = f"{program.name!r}, {list(program.args)!r}, {path!r}, {program.is_module}"
+        code = f"get_ipython().run_program({call})"
+        return self.run(code, options, view=view, execution_count=execution_count)
 
     def interrupt(self) -> None:
         """Stop the running cell on all its ranks, as Ctrl-C would."""
@@ -412,6 +452,7 @@ class Session:
     def _note_end(self, run: CellRun) -> None:
         self._last_errors.update(run.errors())
         self._apart |= run.failed
+        self._group_is_broken |= run.group_is_broken
         if not run.busy and self._run is run:
             self._run = None
             self._on(Event.CELL_ENDED)
@@ -481,6 +522,7 @@ class Session:
         resync = together and self._apart
         self._apart = not together
         return CellPlan(
+            number=self._cell_count,
             execution_count=execution_count,
             ranks=ranks,
             wrap=options.wrap,

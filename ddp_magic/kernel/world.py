@@ -101,8 +101,7 @@ class World:
     port: socket.socket = field(default_factory=reserve_port)  # that MASTER_PORT names
 
     def __post_init__(self) -> None:
-        # A file of this world's own: what another has left in one would be taken for its ranks'.
-        self.store = Path(self.cluster.folder(), f"store-{secrets.token_hex(4)}")
+        self.store = self._new_store()
 
     @property
     def dead(self) -> dict[int, str]:
@@ -118,6 +117,12 @@ class World:
         """Give back what this process holds for the ranks."""
         self.port.close()
         self.store.unlink(missing_ok=True)
+
+    def regroup(self) -> None:
+        """Have the ranks, none of which may be busy, leave their process group for a new one."""
+        self.store.unlink(missing_ok=True)
+        self.store = self._new_store()
+        self.call("ddp_magic.rank.engine:regroup", {"store": str(self.store)}, None)
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank's process."""
@@ -158,6 +163,10 @@ class World:
                     " would lose their variables.",
                     fix=f"Run `%ddp restart {option} {given}` to start afresh.",
                 )
+
+    def _new_store(self) -> Path:
+        # Of a new name: what another group has left in one would be taken for its ranks'.
+        return Path(self.cluster.folder(), f"store-{secrets.token_hex(4)}")
 
     def targets(self, ranks: Iterable[int] | None) -> dict[int, int]:
         """Return the engines of some ranks, all by default.

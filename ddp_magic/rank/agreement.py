@@ -1,7 +1,8 @@
 """All ranks agree on what they are about to synchronise, before they do.
 
-Building a `DistributedDataParallel` is a collective: a rank that comes alone, or with another
-model, would hang or mix up the ranks' tensors. So the ranks first compare a few numbers.
+Building a `DistributedDataParallel` and averaging with it are collectives: a rank that comes alone,
+or with another model, would hang or mix up the ranks' tensors. So the ranks first compare a few
+numbers, in rounds (`Rounds`) that end even if a rank does not come.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_magic.core.failures import named
 from ddp_magic.errors import ParityError
+from ddp_magic.rank.rounds import Rounds, Row
 
 _BROADCAST_BYTES = 250 * 1024 * 1024
+_NEW, _KNOWN = 0, 1  # what a row is about: whether every rank is known to have it
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -29,15 +33,20 @@ class Verdict(enum.Enum):
     LOCAL = "not every rank has it"
 
 
-def compare(label: str, layout: Sequence[str], tensors: Sequence[Tensor]) -> Verdict:
+def compare(
+    rounds: Rounds, label: str, layout: Sequence[str], tensors: Sequence[Tensor]
+) -> Verdict:
     """Compare what the ranks bring under `label`; every rank gets the same verdict on it.
 
     Ranks that come with different labels do not have the same model: those in the minority
     (between halves, those with the lowest rank, as in ``if rank == 0:``) keep theirs to themselves
-    and go on; the others wait for them to come with what all have.
+    and go on; the others wait for them to come with what all have. Who is there when others have
+    ended the cell keeps theirs, too.
 
     Parameters
     ----------
+    rounds
+        Where they are compared.
     label
         The name and class of the model.
     layout
@@ -45,17 +54,52 @@ def compare(label: str, layout: Sequence[str], tensors: Sequence[Tensor]) -> Ver
     tensors
         The values.
     """
-    mine = [text_checksum(label), text_checksum("\n".join(layout)), checksum(tensors)]
+    shape = text_checksum("\n".join(layout))
+    mine = [text_checksum(label), _NEW, shape, checksum(tensors)]
     while True:
-        rows = _gather(mine)
+        rows, absent = _show(rounds, mine)
         labels = [row[0] for row in rows]
-        if len(set(labels)) == 1:
-            break
-        if mine[0] == _yielding(labels):
+        if absent:
             return Verdict.LOCAL
-    if len({row[1] for row in rows}) > 1:
+        if len(set(labels)) == 1:
+            _refuse_half_changed(label, rows)
+            break
+        if mine[0] == _yielding(rows):
+            return Verdict.LOCAL
+    if len({row[2] for row in rows}) > 1:
         return Verdict.MISSHAPEN
-    return Verdict.EQUAL if len({row[2] for row in rows}) == 1 else Verdict.DIFFERENT
+    return Verdict.EQUAL if len({row[3] for row in rows}) == 1 else Verdict.DIFFERENT
+
+
+def meet(rounds: Rounds, label: str) -> None:
+    """Wait until every rank is about to average what all of them have under `label`.
+
+    A rank that comes with a model of its own instead keeps that to itself, and is waited for.
+
+    Raises
+    ------
+    ParityError
+        If a rank ends the cell without it, or comes with something else that all have.
+    """
+    mine = [text_checksum(label), _KNOWN]
+    while True:
+        rows, absent = _show(rounds, mine)
+        if absent:
+            raise ParityError(
+                f"{label} is trained here, and {named(absent)} ended the cell without: "
+                "its gradients cannot be averaged.",
+                fix="Train it on every rank, or run the cell with -r on the ranks that train it.",
+            )
+        others = [rank for rank, row in enumerate(rows) if row[0] != mine[0]]
+        if not others:
+            return _refuse_half_changed(label, rows)
+        known = [rank for rank in others if rows[rank][1] == _KNOWN]
+        if known:
+            raise ParityError(
+                f"{label} is trained on rank {dist.get_rank()} while {named(known)} trains "
+                "another model: their gradients would be mixed up.",
+                fix="Train the same model on every rank at the same time, or use --no-wrap.",
+            )
 
 
 def refuse_misshapen(label: str, layout: Sequence[str]) -> None:
@@ -105,16 +149,27 @@ def broadcast(tensors: Sequence[Tensor]) -> None:
         dist._broadcast_coalesced(group, [t.detach() for t in tensors], _BROADCAST_BYTES, 0)
 
 
-def _yielding(labels: Sequence[int]) -> int:
-    """Return the label whose ranks are the fewest, or among the fewest has the lowest rank."""
-    return min(labels, key=lambda label: (labels.count(label), labels.index(label)))
+def _show(rounds: Rounds, mine: Row) -> tuple[list[Row], list[int]]:
+    """Return the rows of the ranks that came, and the ranks that did not."""
+    shown = rounds.exchange(mine)
+    return [row for row in shown if row is not None], [r for r, row in enumerate(shown) if not row]
 
 
-def _gather(numbers: Sequence[int]) -> list[list[int]]:
-    mine = torch.tensor(numbers, dtype=torch.int64, device=control_device())
-    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, mine)
-    return [row.tolist() for row in rows]
+def _refuse_half_changed(label: str, rows: Sequence[Row]) -> None:
+    changed = [rank for rank, row in enumerate(rows) if row[1] == _NEW]
+    if 0 < len(changed) < len(rows):
+        raise ParityError(
+            f"The shape of {label}, or which of its parameters train, has changed on "
+            f"{named(changed)} alone.",
+            fix="Change it on every rank.",
+        )
+
+
+def _yielding(rows: Sequence[Row]) -> int:
+    """Return the new label whose ranks are the fewest, or among the fewest has the lowest rank."""
+    labels = [row[0] for row in rows]
+    new = [row[0] for row in rows if row[1] == _NEW]
+    return min(new, key=lambda label: (labels.count(label), labels.index(label)))
 
 
 def control_device() -> torch.device:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -29,12 +30,13 @@ from torch.nn.modules.module import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from ddp_magic.errors import ParityError, UsageError
 from ddp_magic.rank.attachment import Attachment
-from ddp_magic.rank.averaging import average_gradients
+from ddp_magic.rank.averaging import average_gradients, averaged
 from ddp_magic.rank.graph import leaves
 from ddp_magic.rank.loose import LooseTensors
 from ddp_magic.rank.owners import is_managed, look_around, look_away, user_frame
@@ -43,8 +45,9 @@ from ddp_magic.rank.reducer import Holder
 from ddp_magic.rank.registry import Registry, Synced
 from ddp_magic.rank.rejoin import rejoin
 from ddp_magic.rank.report import Report
+from ddp_magic.rank.rounds import Rounds
 from ddp_magic.rank.sites import Sites
-from ddp_magic.rank.steps import Arguments, Steps, with_mean_loss
+from ddp_magic.rank.steps import Arguments, Steps, mean_over_ranks, with_mean_loss
 
 # What these would allow works without them; devices are those of the parameters.
 _NEEDLESS = {"find_unused_parameters", "static_graph", "broadcast_buffers", "device_ids"}
@@ -61,7 +64,8 @@ class Attacher:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._registry = Registry(report)
+        self._rounds = Rounds()
+        self._registry = Registry(self._rounds, report)
         self._sites = Sites()
         self._steps = Steps(self._registry)
         self._patches = Patches()
@@ -86,11 +90,22 @@ class Attacher:
             self._drop_all()  # an armed reducer would reduce
         self._active = active
 
+    def begin_cell(self, number: int) -> None:
+        """Begin a cell that all ranks run; ``number`` is the same on all of them, and new."""
+        self._rounds.begin_cell(number)
+        self._sites.clear()
+
+    def end_cell(self) -> None:
+        """Let ranks that wait for this one in the cell know that it does not come."""
+        if self._installed and not self._alone:
+            self._rounds.end_cell()
+
     def install(self) -> None:
         """Hook into optimizers, ``backward`` and DDP. The process group must be there."""
         self._alone = dist.get_world_size() == 1
         self._installed = True
         self._patches.replace(torch.autograd, "backward", self._patched_backward)
+        self._patches.replace(torch.autograd, "grad", self._patched_grad)
         self._patches.replace(Optimizer, "add_param_group", self._patched_add_param_group)
         self._patches.replace(DistributedDataParallel, "__init__", self._patched_ddp_init)
         self._hooks = [
@@ -98,6 +113,12 @@ class Attacher:
             register_module_parameter_registration_hook(self._note_registration),
             register_module_module_registration_hook(self._note_registration),
         ]
+        self._patches.replace(torch, "compile", self._patched_compile)
+        self._patches.replace(nn.Module, "_apply", self._patched_apply)
+        self._patches.replace(
+            Tensor, "register_post_accumulate_grad_hook", self._patched_hook_registration
+        )
+        self._patches.replace(ReduceLROnPlateau, "step", self._patched_plateau)
 
     def uninstall(self) -> None:
         """Undo everything: no hook is left on a model, a tensor or torch."""
@@ -124,6 +145,8 @@ class Attacher:
         self._drop_all()
         if not self._alone:
             rejoin(self._registry, self._steps)
+        if self._registry.forget_local():
+            self._steps.clear()
 
     def wrap(self, model: nn.Module, **ddp_kwargs: Any) -> nn.Module:
         """Attach a model now, with options of `DistributedDataParallel`; return the model itself.
@@ -172,6 +195,18 @@ class Attacher:
         """
         return self._registry.trained_checksums()
 
+    def managed_checksums(self) -> dict[str, int]:
+        """Return a checksum of each DDP of the user's that was trained since the last call."""
+        return self._registry.managed_checksums()
+
+    def is_evaluating(self) -> bool:
+        """Return whether there are models, and all are in evaluation mode."""
+        return self._registry.is_evaluating
+
+    def has_optimizers(self) -> bool:
+        """Return whether some optimizer trains what is kept in step."""
+        return self._steps.has_optimizers
+
     def _drop_all(self) -> None:
         for synced in self._registry:
             synced.drop()
@@ -184,6 +219,24 @@ class Attacher:
             isinstance(value, nn.Module) and next(value.parameters(), None) is not None
         ):
             self._generation += 1
+
+    def _patched_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            """Let dynamo run, and not trace, this package within a step that is compiled."""
+            _leave_untraced()
+            return original(*args, **kwargs)
+
+        return compile
+
+    def _patched_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _apply(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            """Look anew at a model that was moved, cast or laid out otherwise."""
+            self._generation += 1
+            return original(module, *args, **kwargs)
+
+        return _apply
 
     def _patched_add_param_group(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -200,10 +253,15 @@ class Attacher:
             original(ddp, module, *a, **kw)
             if not isinstance(module, Holder):
                 self._registry.leave(ddp)
-                self._steps.clear()
-                self._generation += 1
+                self._look_anew()
+                weakref.finalize(ddp, self._look_anew)  # what it held may be trained on without
 
         return init
+
+    def _look_anew(self) -> None:
+        """Have what backward reaches, and optimizers step, marked anew."""
+        self._steps.clear()
+        self._generation += 1
 
     def _enter(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         """Mark what an optimizer trains, and make it equal on all ranks."""
@@ -231,19 +289,61 @@ class Attacher:
 
         return backward
 
+    def _patched_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            """Return gradients for parameters averaged: whoever asks for them trains by hand."""
+            found = original(outputs, inputs, *args, **kwargs)
+            parameters = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+            if self._alone or not self.active or self._in_backward:
+                return found
+            if any(gradient is not None and gradient.requires_grad for gradient in found):
+                return found  # a graph over this rank's part is not to be cut
+            if not all(isinstance(one, nn.Parameter) for one in parameters):
+                return found
+            return self._averaged(found, parameters, sys._getframe(1))
+
+        return grad
+
+    def _averaged(
+        self, gradients: tuple[Tensor | None, ...], parameters: list[Tensor], frame: FrameType
+    ) -> tuple[Tensor | None, ...]:
+        for new in self._registry.mark(parameters, frame):
+            if new.equalize() and isinstance(new, LooseTensors):
+                new.announce()
+        identities = [id(parameter) for parameter in parameters]
+        covering = [one for one in self._registry if any(map(one.covers, identities))]
+        together = [one for one in covering if not one.local]
+        if not all(any(one.covers(identity) for one in together) for identity in identities):
+            return gradients
+        for synced in together:
+            synced.meet()
+            synced.reduces += 1
+        return tuple(averaged(gradients, parameters))
+
     def _before_backward(self, tensors: Any, frame: FrameType | None) -> None:
         """Mark what this backward reaches, unless the graph of this call was walked before."""
         frame = user_frame(frame)
         if frame is None or self._sites.knows(frame, self._generation):
             return
-        new = self._registry.mark(_trained(leaves(tensors)), frame)
+        reached = leaves(tensors)
+        new = self._registry.mark(_trained(reached), frame)
         look_away(frame)
+        if not self._alone:
+            self._meet(set(map(id, reached)))
         loose = [synced for synced in new if isinstance(synced, LooseTensors)]
         if not self._alone:
             loose = [some for some in loose if some.equalize()]
             for some in loose:
                 some.announce()
         self._sites.add(frame, self._generation, loose)
+
+    def _meet(self, reached: set[int]) -> None:
+        """Before gradients come, and with them collectives, see that all ranks train the same."""
+        for synced in self._registry:
+            if any(map(synced.covers, reached)):
+                synced.look_closely()
+                synced.meet()
 
     def _refuse_graph(self, tensors: Any) -> None:
         """A gradient's graph covers this rank's part of the batch alone, and would after the mean.
@@ -295,6 +395,7 @@ class Attacher:
             return
         if self._nested:
             synced.wait_for_backward()
+        synced.meet()
         synced.reduce()
         if synced.took_values:
             self._steps.share_state(synced)
@@ -326,12 +427,42 @@ class Attacher:
             self._reduce(synced)
         return with_mean_loss(optimizer, args, kwargs)
 
+    def _patched_hook_registration(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[..., Any]) -> Any:
+            """Average before a hook of the user's that reads the gradient within backward."""
+            handle = original(tensor, hook)
+            if self.active and not self._alone:
+                for synced in self._registry:
+                    if isinstance(synced, Attachment) and synced.covers(id(tensor)):
+                        synced.watch()
+            return handle
+
+        return register_post_accumulate_grad_hook
+
+    def _patched_plateau(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def step(schedule: ReduceLROnPlateau, metrics: Any, *args: Any, **kwargs: Any) -> None:
+            """Decide by what all ranks measured: a loss is of each rank's part of the data."""
+            if self.active and not self._alone and self._steps.are_shared(schedule.optimizer):
+                metrics = mean_over_ranks(metrics)
+            original(schedule, metrics, *args, **kwargs)
+
+        return step
+
     def _average_in_backward(self, optimizer: Optimizer) -> None:
         """It steps in a gradient's hook: reducers will only find what was used and cleared."""
         parameters: list[Tensor] = [p for g in optimizer.param_groups for p in g["params"]]
         average_gradients([p for p in parameters if p.grad is not None])
         for synced in self._steps.stepped_by(optimizer):
             synced.wait_for_backward()
+
+
+@functools.cache
+def _leave_untraced() -> None:
+    from torch._dynamo import trace_rules
+
+    trace_rules.add(__name__.partition(".")[0])
 
 
 def _trained(reached: list[Tensor]) -> list[Tensor]:

@@ -9,22 +9,29 @@ rank where every parameter got its gradient, nearly always, that takes a compari
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from ddp_magic.rank import agreement
 from ddp_magic.rank.agreement import Verdict
+from ddp_magic.rank.averaging import average_gradients
 from ddp_magic.rank.owners import managed_parameters
 from ddp_magic.rank.reducer import AllTrainable, Reducer
 from ddp_magic.rank.report import Report
+from ddp_magic.rank.rounds import Rounds
 
 _NAMES_SHOWN = 3
+_BATCHNORM = (
+    "BatchNorm normalises by the statistics of each rank's part of a batch, as in DDP; "
+    "nn.SyncBatchNorm.convert_sync_batchnorm(model) takes the whole batch's (on GPUs)"
+)
 _MISSING = {
     "unused": "took no part in this loss, so got no gradient",
     "partly": "got no gradient on this rank, which counts as zero in the mean",
@@ -40,6 +47,8 @@ class Attachment:
     ----------
     named_roots
         The modules, with what the user calls them.
+    rounds
+        Where the ranks agree on what they are about to do.
 
     Attributes
     ----------
@@ -58,7 +67,9 @@ class Attachment:
         Whether values were taken over from rank 0, so that the optimizers' states may differ too.
     """
 
-    def __init__(self, named_roots: Sequence[tuple[str, nn.Module]], report: Report) -> None:
+    def __init__(
+        self, named_roots: Sequence[tuple[str, nn.Module]], rounds: Rounds, report: Report
+    ) -> None:
         self.fired: list[Tensor] = []
         self.extra: list[Tensor] = []
         self.reduces = 0
@@ -66,6 +77,8 @@ class Attachment:
         self.took_values = False
         self.options: dict[str, Any] = {}
         self._report = report
+        self._rounds = rounds
+        self._met_in: int | None = None  # the cell in which all ranks met to average it
         self._roots: list[tuple[str, weakref.ref[nn.Module]]] = []
         self._hooks: dict[int, tuple[Tensor, RemovableHandle]] = {}
         self._thawed: set[int] = set()
@@ -123,9 +136,12 @@ class Attachment:
         members = self._reducer
         for identity, (_, parameter) in self.parameters().items():
             into = self.fired if members is None or identity in members else self.extra
+            # A list's own `append` as the hook: no Python frame for each gradient.
+            hook = self._averaging_before(into) if _has_hooks(parameter) else into.append
             with AllTrainable([parameter]):
-                # a list's own `append` as the hook: no Python frame for each gradient
-                handle = parameter.register_post_accumulate_grad_hook(into.append)
+                handle = parameter.register_post_accumulate_grad_hook(hook)
+            if hook is not into.append:
+                _put_first(parameter, handle)
             self._hooks[identity] = (parameter, handle)
 
     def drop(self) -> None:
@@ -137,7 +153,7 @@ class Attachment:
     def disarm(self) -> None:
         """Give up a reducer that waits for gradients, but not what gradients there were."""
         reducer = self._reducer
-        if reducer is not None and len(self.fired) < len(reducer.members):
+        if reducer is not None and reducer.armed and len(self.fired) < len(reducer.members):
             self._reducer = None
             self._buffer_slots = []
 
@@ -155,6 +171,16 @@ class Attachment:
         """Reduce after backward, not in it: gradients come more than once, or are used up."""
         self._overlap = False
 
+    def _averaging_before(self, into: list[Tensor]) -> Callable[[Tensor], None]:
+        """Return a hook for a parameter whose gradient hooks of the user's will read at once."""
+        self.wait_for_backward()
+
+        def average(parameter: Tensor) -> None:
+            average_gradients([parameter])
+            into.append(parameter)
+
+        return average
+
     def _unhook(self) -> None:
         for _, handle in self._hooks.values():
             handle.remove()
@@ -170,7 +196,7 @@ class Attachment:
         ParityError
             If the model's shape differs between ranks.
         """
-        verdict = agreement.compare(self.label, self.layout(), self.values())
+        verdict = agreement.compare(self._rounds, self.label, self.layout(), self.values())
         if verdict is Verdict.MISSHAPEN:
             agreement.refuse_misshapen(self.label, self.layout())
         if verdict is Verdict.LOCAL:
@@ -178,6 +204,7 @@ class Attachment:
             self.release()
             self.local = True
             return False
+        self._met_in = self._rounds.cell
         if verdict is Verdict.DIFFERENT:
             self.take_values()
         self.share_buffers()
@@ -212,6 +239,25 @@ class Attachment:
 
     # --- reducing
 
+    def meet(self) -> None:
+        """See, once in a cell, that every rank is about to average this model.
+
+        Raises
+        ------
+        ParityError
+            If one is not.
+        """
+        if not self.local and self._reducer is not None and self._met_in != self._rounds.cell:
+            agreement.meet(self._rounds, self.label)
+            self._met_in = self._rounds.cell
+
+    def look_closely(self) -> None:
+        """Give up, before gradients come, a reducer that is not of the model as it is now."""
+        if self._reducer is not None:
+            self._reducer.doubt()
+            if not self._reducer.is_in_place():
+                self.drop()
+
     def reduce(self) -> None:
         """Let every gradient be the mean over ranks, now that a backward is through.
 
@@ -227,7 +273,10 @@ class Attachment:
             and len(self.fired) == len(reducer.members)
             and not self.extra
             and reducer.is_in_place()
+            and reducer.has_finished()
         ):
+            if reducer is not None:
+                reducer.doubt()
             reducer = self._catch_up()
         self.reduces += 1
         self.forget()
@@ -304,6 +353,8 @@ class Attachment:
         self._buffer_slots = _buffer_slots(roots)
         self.watch()
         self.announce()
+        if any(isinstance(part, _BatchNorm) and _own_statistics(part) for part in _parts(roots)):
+            self._report.notice("attach:batchnorm", _BATCHNORM)
         if session_has_gpus() and all(p.device.type == "cpu" for p in self._reducer.members):
             self._notice("idle-gpu", "trains on the CPU beside an idle GPU; .to(device) moves it")
 
@@ -350,14 +401,39 @@ def _can_be_written(buffer: Tensor) -> bool:
 
 
 def _with_sparse_gradients(roots: Iterable[nn.Module]) -> frozenset[int]:
-    layers = (part for root in roots for part in root.modules())
-    embeddings = (m for m in layers if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
+    embeddings = (m for m in _parts(roots) if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
     return frozenset(id(layer.weight) for layer in embeddings if layer.sparse)
 
 
+def _has_hooks(parameter: Tensor) -> bool:
+    """Tell whether the user's code reads its gradient within backward."""
+    return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def _parts(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    return (part for root in roots for part in root.modules())
+
+
+def _own_statistics(layer: _BatchNorm) -> bool:
+    return layer.training and not isinstance(layer, nn.SyncBatchNorm)
+
+
+def _put_first(parameter: Tensor, handle: RemovableHandle) -> None:
+    hooks: dict[int, Any] = parameter._post_accumulate_grad_hooks
+    others = {key: hook for key, hook in hooks.items() if key != handle.id}
+    hook = hooks[handle.id]
+    hooks.clear()  # torch goes by the order of insertion, which `move_to_end` leaves as it is
+    hooks[handle.id] = hook
+    hooks.update(others)
+
+
 def _buffer_slots(roots: Iterable[nn.Module]) -> list[tuple[dict[str, Tensor | None], str]]:
-    parts = (part for root in roots for part in root.modules())
-    return [(p._buffers, name) for p in parts for name, b in p._buffers.items() if b is not None]
+    return [
+        (part._buffers, name)
+        for part in _parts(roots)
+        for name, buffer in part._buffers.items()
+        if buffer is not None
+    ]
 
 
 def _title(name: str, root: nn.Module) -> str:

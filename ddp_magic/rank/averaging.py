@@ -60,6 +60,23 @@ def average_gradients(parameters: Sequence[Tensor]) -> None:
     clear_unused(absent)
 
 
+def averaged(
+    gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Return the means over ranks of gradients that were not put into ``.grad``.
+
+    Parameters
+    ----------
+    gradients
+        One for each parameter; None where it took no part.
+    """
+    holders = [torch.empty_like(parameter, requires_grad=False) for parameter in parameters]
+    for holder, gradient in zip(holders, gradients, strict=True):
+        holder.grad = None if gradient is None else gradient.clone()
+    average_gradients(holders)
+    return [holder.grad for holder in holders]
+
+
 @torch.no_grad()
 def _average(gradients: Sequence[Tensor]) -> None:
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])

@@ -7,48 +7,69 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.errors import StartError, StateError
 from ddp_magic.rank import group
 from ddp_magic.rank.attach import Attacher
+from ddp_magic.rank.effects import SharedEffects
 from ddp_magic.rank.files import AtomicSave
+from ddp_magic.rank.guard import Guard
 from ddp_magic.rank.helpers import Helpers
 from ddp_magic.rank.hygiene import clean_process
 from ddp_magic.rank.loaders import LoaderSharder
 from ddp_magic.rank.losses import LossRecorder
+from ddp_magic.rank.mainpickle import PickledMain
+from ddp_magic.rank.owngpu import OwnGpu
+from ddp_magic.rank.script import run_program
 from ddp_magic.rank.seeding import seed_everything
 from ddp_magic.rank.shell import RankKernel, this_shell
+from ddp_magic.rank.spawn import LiveSpawn
 from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.rank.userdist import UserDistributed
+from ddp_magic.rank.witness import Witness
 from ddp_magic.version import __version__
 
 
 class Rank:
     """One process of the world, from `join` until it ends."""
 
-    def __init__(self, membership: group.Membership, kernel: RankKernel) -> None:
+    def __init__(self, membership: group.Membership, guard: Guard, kernel: RankKernel) -> None:
         self.membership = membership
+        self.guard = guard
         self.channel = Channel(kernel)
         heading = f"ddp: {membership.world_size} ranks, {membership.backend}"
         self.report = RankReport(self.channel.send, heading)
         self.attacher = Attacher(self.report)
-        self.sharder = LoaderSharder(self.report)
+        self.sharder = LoaderSharder(self.report, self.attacher)
         self.losses = LossRecorder()
+        self.userdist = UserDistributed(self.report)
+        self.spawn = LiveSpawn(self._take_up_group)
         self.sampler = Sampler(self.losses.drain, self.report, self.channel.send)
+        folder, size = Path(membership.store).parent, membership.world_size
+        self.effects = SharedEffects(folder, membership.rank, size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
+        self.witness = Witness(self.attacher)
         # In this order: the first three each wrap what the one before put around `backward`.
         self.parts = (
             self.attacher,
             self.sharder,
             self.losses,
-            UserDistributed(self.report),
+            self.userdist,
             AtomicSave(),
             self.gate,
+            self.witness,
+            self.guard,
+            self.spawn,
+            self.effects,
+            PickledMain(),
         )
 
     def install(self, seed: int) -> None:
@@ -70,6 +91,8 @@ class Rank:
         # overwrite a user's variable, and are no globals that a script would take for its own.
         for name, value in names.items():
             setattr(builtins, name, value)
+        if device.type == "cuda" and place.world_size > 1:
+            this_shell().ast_transformers.append(OwnGpu(device.index, self.report))
 
     @contextmanager
     def cell(self, wire: dict[str, Any]) -> Iterator[None]:
@@ -80,21 +103,61 @@ class Rank:
             with clean_process():
                 yield
         finally:
+            self.effects.end_cell()
+            if self._together:
+                self.attacher.end_cell()
             self.losses.recording = False
             self.sampler.end_cell()
             self._ended_s = time.time()
 
-    def close_cell(self, *, failed: bool) -> None:
-        """Tell the notebook what the reply does not, when all that was printed has been sent."""
+    def run_program(
+        self, name: str, args: list[str], namespace: dict[str, Any], **how: Any
+    ) -> None:
+        """Run a script or module, and say so if it has trained nothing."""
+        before = self.sharder.trainings
+        run_program(name, args, namespace, **how)
+        if self.sharder.trainings == before:
+            self.report.notice(f"untrained:{name}", f"{name} has ended, and has trained nothing")
+
+    def look(self) -> dict[str, Any]:
+        """Return what shows whether this rank waits for others; may be called on any thread."""
+        collectives = self.witness.collectives()
+        return {"collectives": collectives, "cpu_s": time.process_time(), "at_s": time.time()}
+
+    def free(self) -> None:
+        """End what this rank waits for in a collective; may be called on any thread."""
+        self.guard.free()
+
+    def regroup(self, store: str) -> None:
+        """Leave the process group, of which no collective is needed any more, for a new one."""
+        with self.userdist.aside():
+            self.guard.free()
+            dist.destroy_process_group()
+            self.membership = replace(self.membership, store=store)
+            self.membership.join_group(self.guard)
+        self.spawn.on_new_group()
+        self._take_up_group()
+
+    def _take_up_group(self) -> None:
+        self.attacher.on_new_group()
+        self.sharder.on_new_group()
+
+    def close_cell(self, *, failed: bool) -> dict[str, Any]:
+        """Tell the notebook how the cell ended, when all that was printed has been sent."""
         ending = self.gate.end_cell()
         if failed or ending:
             self.channel.send({"kind": "ended", "at_s": self._ended_s, "ending": ending})
+        return self.witness.attest(trained=not failed) if self._together else {}
 
     def _begin(self, plan: CellPlan, leads: bool) -> None:
         whole = len(plan.ranks) == self.membership.world_size
+        self._together = plan.wrap and whole
         self.channel.begin_cell()
         self.helpers.begin_cell(plan.ranks)
-        self.attacher.active = plan.wrap and whole
+        self.spawn.everyone = whole
+        self.attacher.active = self._together
+        if self._together:
+            self.attacher.begin_cell(plan.number)
         self.sharder.shard = plan.shard and whole
         self.sharder.batch = plan.batch
         self.losses.begin_cell()
@@ -104,6 +167,8 @@ class Rank:
             self.sampler.begin_cell()
         if plan.resync:
             self.attacher.resync()
+        if whole:
+            self.effects.begin_cell(plan.number)
 
 
 def join(payload: dict[str, Any]) -> dict[str, Any]:
@@ -114,13 +179,19 @@ def join(payload: dict[str, Any]) -> dict[str, Any]:
             fix="Install the same version in both environments.",
         )
     membership = group.Membership(**payload["membership"])
-    membership.join()
+    guard = Guard()
+    membership.join(guard)
     kernel = this_shell().kernel
-    rank = Rank(membership, kernel)
+    rank = Rank(membership, guard, kernel)
     kernel.rank = rank
     rank.install(payload["seed"])
     RankKernel.adopt(kernel, rank)
     return membership.describe()
+
+
+def regroup(payload: dict[str, Any]) -> None:
+    """Take part in a new process group, for which there is a ``store``."""
+    current().regroup(payload["store"])
 
 
 def current() -> Rank:

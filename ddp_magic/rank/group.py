@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from ddp_magic.core.advice import advice_on
 from ddp_magic.errors import SetupError, StartError
+from ddp_magic.rank.guard import Guard
 
 # A cell may train or wait for as long as it likes; what can be decided is decided by the
 # session and not by a time-out of the process group.
@@ -45,7 +46,7 @@ class Membership:
     threads: int
     environment: dict[str, str]
 
-    def join(self) -> None:
+    def join(self, guard: Guard) -> None:
         """Set up environment, threads and device, and join the process group.
 
         Raises
@@ -63,7 +64,11 @@ class Membership:
         if self.device.startswith("cuda"):
             with _phase(f"taking its GPU ({self.device})"):
                 torch.cuda.set_device(self.device)
-        with _phase("finding the other ranks"):
+        self.join_group(guard)
+
+    def join_group(self, guard: Guard) -> None:
+        """Join the process group, whose connections ``guard`` takes note of."""
+        with _phase("finding the other ranks"), guard.noting():
             dist.init_process_group(
                 self.backend,
                 store=dist.FileStore(self.store, self.world_size),
@@ -108,9 +113,3 @@ def _phase(name: str) -> Iterator[None]:
         raise StartError(
             f"{name} failed: {type(error).__name__}: {error}", fix=advice_on(str(error))
         ) from error
-
-
-def leave() -> None:
-    """Leave the process group, if there is one."""
-    if dist.is_initialized():
-        dist.destroy_process_group()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from ddp_magic.rank.losses import LossRecorder
 class Helpers:
     """What ``ddp`` is in a cell.
 
-    Collectives among these (`mean`, `sum`, `gather`, `barrier`, `save`, `load`) must be called by
-    every rank, as any collective must.
+    Collectives among these (`mean`, `sum`, `gather`, `barrier`, `rank0_first`, `save`, `load`) must
+    be called by every rank, as any collective must.
 
     Raises
     ------
@@ -91,6 +93,21 @@ class Helpers:
         """Wait until every rank has come here."""
         self._need_everyone("barrier")
         dist.barrier()
+
+    @contextmanager
+    def rank0_first(self) -> Iterator[None]:
+        """Let rank 0 do what is within, a download say, before the others do it too.
+
+        They begin when rank 0 has come to its end, or has failed in it.
+        """
+        self._need_everyone("rank0_first")
+        if dist.get_rank() != 0:
+            dist.barrier()
+        try:
+            yield
+        finally:
+            if dist.get_rank() == 0:
+                dist.barrier()
 
     def wrap(self, module: torch.nn.Module, **ddp_kwargs: Any) -> torch.nn.Module:
         """Attach ``module`` now, with `DistributedDataParallel`'s own options; return it."""

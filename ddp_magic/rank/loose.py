@@ -12,6 +12,7 @@ from ddp_magic.rank import agreement
 from ddp_magic.rank.agreement import Verdict
 from ddp_magic.rank.averaging import average_gradients
 from ddp_magic.rank.report import Report
+from ddp_magic.rank.rounds import Rounds
 
 
 class LooseTensors:
@@ -25,7 +26,7 @@ class LooseTensors:
         As of an `Attachment`; nothing is ever ``extra``.
     """
 
-    def __init__(self, named: Sequence[tuple[str, Tensor]], report: Report) -> None:
+    def __init__(self, named: Sequence[tuple[str, Tensor]], rounds: Rounds, report: Report) -> None:
         self.fired: list[Tensor] = []
         self.extra: list[Tensor] = []
         self.reduces = 0
@@ -36,6 +37,8 @@ class LooseTensors:
         self._names = [name for name, _ in named]
         self._tensors = [TensorWeakRef(tensor) for _, tensor in named]
         self._report = report
+        self._rounds = rounds
+        self._met_in: int | None = None
         self._hooks: list[RemovableHandle] = []
         for _, tensor in named:
             if tensor.requires_grad:
@@ -55,7 +58,8 @@ class LooseTensors:
 
         ``nn.Parameter`` that differ get rank 0's values. Other tensors that differ are data.
         """
-        verdict = agreement.compare(self.label, self.layout(), self.values())
+        verdict = agreement.compare(self._rounds, self.label, self.layout(), self.values())
+        self._met_in = self._rounds.cell
         if verdict is Verdict.DIFFERENT and self._are_parameters:
             self.take_values()
         elif verdict is not Verdict.EQUAL:
@@ -77,6 +81,12 @@ class LooseTensors:
         agreement.broadcast(self.values())
         self.took_values = True
 
+    def meet(self) -> None:
+        """See, once in a cell, that every rank is about to average these (or `ParityError`)."""
+        if not self.local and self._met_in not in (None, self._rounds.cell):
+            agreement.meet(self._rounds, self.label)
+            self._met_in = self._rounds.cell
+
     def reduce(self) -> None:
         """Let every gradient be the mean over ranks."""
         self.reduces += 1
@@ -97,7 +107,7 @@ class LooseTensors:
     def wait_for_backward(self) -> None:
         """These always do."""
 
-    disarm = wait_for_backward
+    disarm = look_closely = wait_for_backward
 
     def release(self) -> None:
         """Take the hooks off the tensors."""

@@ -63,12 +63,14 @@ class Reducer:
         self._index = {id(parameter): index for index, parameter in enumerate(self.members)}
         self._sparse = sparse
         self._arms = 0
+        self._has_hook = "comm_hook" in options
         kwargs = {key: value for key, value in options.items() if key != "comm_hook"}
         with AllTrainable(self.members):
             self._ddp = DistributedDataParallel(Holder(named, sparse), init_sync=False, **kwargs)
         self._accumulators = self._read_accumulators()
         self._pointers = list(map(Tensor.data_ptr, self.members))
-        if "comm_hook" in options:
+        self._layout = self._read_layout()
+        if self._has_hook:
             self._ddp.register_comm_hook(*options["comm_hook"])
 
     def __contains__(self, identity: int) -> bool:
@@ -77,14 +79,28 @@ class Reducer:
     def is_in_place(self) -> bool:
         """Tell whether the members' accumulators are those that the reducer hooked.
 
-        As a parameter changes its dtype or device in place, its data moves and it gets another.
+        As a parameter changes its dtype or device in place, its data moves and it gets another. If
+        it changes its shape or strides, it is only the buckets that are of no use any more.
         """
         pointers = list(map(Tensor.data_ptr, self.members))
         if pointers != self._pointers:
-            if self._read_accumulators() != self._accumulators:
+            moved = self._read_accumulators() != self._accumulators
+            if moved or self._read_layout() != self._layout:
                 return False
             self._pointers = pointers
         return True
+
+    def doubt(self) -> None:
+        """Look at the accumulators themselves next time: one may be new where the data is not."""
+        self._pointers = []
+
+    def has_finished(self) -> bool:
+        """Tell whether it has averaged its members since it was armed, all of them."""
+        try:
+            self._ddp.reducer._check_reducer_finalized()  # it says so only where it met some
+        except RuntimeError:
+            return False
+        return self._has_hook or self._collectives() > self._collectives_before
 
     def arm(self) -> None:
         """Expect one gradient of each member. The second time DDP also orders its buckets anew."""
@@ -95,6 +111,7 @@ class Reducer:
         else:
             self._ddp.reducer.prepare_for_forward()
             self._ddp.reducer.prepare_for_backward([])
+        self._collectives_before = self._collectives()
         self.armed = True
 
     def finish(self, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -129,6 +146,14 @@ class Reducer:
             root = leaf.clone()
         root.register_hook(mark)
         torch.autograd.grad(root, leaf)
+
+    def _read_layout(self) -> list[tuple[torch.Size, tuple[int, ...]]]:
+        return [(parameter.shape, parameter.stride()) for parameter in self.members]
+
+    def _collectives(self) -> int:
+        group: Any = self._ddp.process_group  # the method is not in its stub
+        count: int = group._get_sequence_number_for_group()
+        return count
 
     def _read_accumulators(self) -> list[Node]:
         with AllTrainable(self.members), torch.enable_grad():

@@ -21,6 +21,7 @@ from ddp_magic.rank.owners import (
     managed_parameters,
 )
 from ddp_magic.rank.report import Report
+from ddp_magic.rank.rounds import Rounds
 
 Synced: TypeAlias = Attachment | LooseTensors
 
@@ -32,7 +33,8 @@ class Registry:
     Iterating gives all of them, in the order in which they were marked, the same on all ranks.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, rounds: Rounds, report: Report) -> None:
+        self._rounds = rounds
         self._report = report
         self._by_root: weakref.WeakKeyDictionary[nn.Module, Attachment] = (
             weakref.WeakKeyDictionary()
@@ -41,6 +43,8 @@ class Registry:
         self._loose: list[LooseTensors] = []
         self._checked: weakref.WeakKeyDictionary[Attachment, int] = weakref.WeakKeyDictionary()
         self.user_ddps: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._order: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._versions: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 
     def __iter__(self) -> Iterator[Synced]:
         for reference in self._attachments:
@@ -81,7 +85,7 @@ class Registry:
             known = self._by_root.get(root)
             if known is not None and known not in shared:
                 shared.append(known)
-        first, *others = shared or [self._add(Attachment(named_roots, self._report))]
+        first, *others = shared or [self._add(Attachment(named_roots, self._rounds, self._report))]
         named = [*named_roots, *(pair for other in others for pair in other.named_roots())]
         for other in others:
             other.release()
@@ -96,9 +100,17 @@ class Registry:
         self._attachments.append(weakref.ref(attachment))
         return attachment
 
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether there are models, and all are in evaluation mode."""
+        attached = [one for one in self if isinstance(one, Attachment) and not one.local]
+        roots = [root for attachment in attached for root in attachment.roots()]
+        return bool(roots) and not any(root.training for root in roots)
+
     def leave(self, ddp: DistributedDataParallel) -> None:
         """Leave the parameters of a DDP that the user made to it."""
         self.user_ddps.add(ddp)
+        self._order[ddp] = len(self._order)
         identities = {id(parameter) for parameter in ddp.parameters()}
         for attachment in self._that_cover(identities):
             attachment.release()
@@ -114,6 +126,27 @@ class Registry:
                     sums[synced.label] = checksum(synced.values())
                 self._checked[synced] = synced.reduces
         return sums
+
+    def managed_checksums(self) -> dict[str, int]:
+        """Return a checksum of each DDP of the user's whose parameters were written since."""
+        sums: dict[str, int] = {}
+        for number, ddp in enumerate(sorted(self.user_ddps, key=lambda one: self._order[one])):
+            parameters = list(ddp.parameters())
+            version = sum(parameter._version for parameter in parameters)
+            if version != self._versions.get(ddp):
+                sums[f"DDP({type(ddp.module).__name__}) number {number + 1}"] = checksum(parameters)
+            self._versions[ddp] = version
+        return sums
+
+    def forget_local(self) -> bool:
+        """Let what is on this rank alone be marked anew; return whether there was something."""
+        local = [synced for synced in self if synced.local]
+        for root, attachment in list(self._by_root.items()):
+            if attachment.local:
+                del self._by_root[root]
+        self._attachments = [r for r in self._attachments if (one := r()) and not one.local]
+        self._loose = [loose for loose in self._loose if not loose.local]
+        return bool(local)
 
     def clear(self) -> None:
         """Take everything off all models and tensors."""
@@ -145,7 +178,11 @@ class Registry:
         parameters = [t for t in tensors if isinstance(t, nn.Parameter) and can_train(t)]
         plain = [t for t in tensors if not isinstance(t, nn.Parameter) and can_train(t)]
         added = [
-            LooseTensors([(around.tensors.get(id(t), "a tensor"), t) for t in some], self._report)
+            LooseTensors(
+                [(around.tensors.get(id(t), "a tensor"), t) for t in some],
+                self._rounds,
+                self._report,
+            )
             for some in (parameters, plain)
             if some
         ]

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import types
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from IPython.core.getipython import get_ipython
 
 from ddp_magic.core.cell import CELL_FOLDER
 from ddp_magic.errors import DdpMagicError
+from ddp_magic.rank.script import run_program
 from ddp_magic.rank.where import main_place
 
 METADATA_KEY = "ddp_magic"
@@ -36,8 +38,19 @@ class CellLife(Protocol):
     def cell(self, wire: dict[str, Any]) -> AbstractContextManager[None]:
         """Surround the running of a cell, given its plan."""
 
-    def close_cell(self, *, failed: bool) -> None:
-        """Act when the cell has run and its output has been flushed."""
+    def run_program(
+        self, name: str, args: list[str], namespace: dict[str, Any], **how: Any
+    ) -> None:
+        """Run a script or module (see `ddp_magic.rank.script.run_program`)."""
+
+    def look(self) -> dict[str, Any]:
+        """Return what shows whether this rank waits; called while a cell runs, on any thread."""
+
+    def free(self) -> None:
+        """End what this rank waits for in a collective; called on any thread."""
+
+    def close_cell(self, *, failed: bool) -> dict[str, Any]:
+        """Act when the cell has run and its output has been flushed; return what goes along."""
 
 
 class RankCompiler(XCachingCompiler):
@@ -76,8 +89,33 @@ class RankShell(ZMQInteractiveShell):
     def _get_exc_info(self, exc_tuple: Any = None) -> Any:
         """Leave this package's own frames out of tracebacks: they are not the user's."""
         kind, error, traceback = super()._get_exc_info(exc_tuple)
+        traceback = _from_program(traceback)
         _hide_own_frames(traceback)
         return kind, error, traceback
+
+    def showtraceback(
+        self,
+        exc_tuple: Any = None,
+        filename: Any = None,
+        tb_offset: Any = None,
+        exception_only: bool = False,
+        running_compiled_code: bool = False,
+    ) -> None:
+        """Show an error; of ``sys.exit()`` what it was given, and no more."""
+        kind, error, _ = self._get_exc_info(exc_tuple)
+        if exception_only and issubclass(kind, SystemExit):
+            said = "" if error.code is None else f": {error.code}"
+            self._showtraceback(kind, error, [f"SystemExit{said}"])
+        else:
+            super().showtraceback(
+                exc_tuple, filename, tb_offset, exception_only, running_compiled_code
+            )
+
+    def run_program(self, name: str, args: list[str], path: str, is_module: bool) -> None:
+        """Run a script or module as ``__main__`` (see `ddp_magic.rank.script`)."""
+        self.kernel.life.run_program(
+            name, args, self.user_ns, path=path, is_module=is_module, transform=self.transform_ast
+        )
 
     def ask_exit(self) -> None:
         """Take ``exit()`` for the end of nothing: it would end this rank, and not the others."""
@@ -117,14 +155,21 @@ class RankKernel(IPythonParallelKernel):
         # here a line of the user's raises them.
         if "_render_traceback_" in vars(DdpMagicError):
             delattr(DdpMagicError, "_render_traceback_")
+        warnings.filterwarnings("ignore", "To exit: use", module="IPython")  # after sys.exit()
         kernel.in_user_code = kernel.interrupt_waits = False
         kernel.control_handlers["where_request"] = kernel.where_request
+        kernel.control_handlers["free_request"] = kernel.free_request
         return kernel
 
     def where_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Say, on the control thread, where the main thread is."""
-        content = vars(main_place(_cell_folder()))
+        content = {"place": vars(main_place(_cell_folder())), **self.life.look()}
         self.session.send(stream, "where_reply", content, parent=parent, ident=ident)
+
+    def free_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """End, on the control thread, what the main thread waits for."""
+        self.life.free()
+        self.session.send(stream, "free_reply", {}, parent=parent, ident=ident)
 
     @property
     def _supports_kernel_subshells(self) -> bool:
@@ -148,7 +193,8 @@ class RankKernel(IPythonParallelKernel):
     ) -> dict[str, Any]:
         """Close the cell: its output has just been flushed, and the reply comes next."""
         if _plan_of(parent) is not None:
-            self.life.close_cell(failed=reply_content["status"] != "ok")
+            failed = reply_content["status"] != "ok"
+            metadata[METADATA_KEY] = self.life.close_cell(failed=failed)
         return super().finish_metadata(parent, metadata, reply_content)
 
     def _publish_status(
@@ -229,6 +275,14 @@ def _cell_folder() -> str:
 
 def _plan_of(request: dict[str, Any]) -> dict[str, Any] | None:
     return request.get("metadata", {}).get(METADATA_KEY)
+
+
+def _from_program(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """Begin a program's traceback with the program: the cell that runs it is not the user's."""
+    entry = traceback
+    while entry is not None and entry.tb_frame.f_code is not run_program.__code__:
+        entry = entry.tb_next
+    return traceback if entry is None else entry.tb_next or entry
 
 
 def _hide_own_frames(traceback: types.TracebackType | None) -> None:

@@ -35,6 +35,10 @@ class Sites:
         site = self._sites.get((id(frame.f_code), frame.f_lasti))
         return site is not None and site.is_current(generation)
 
+    def clear(self) -> None:
+        """Have every graph walked again."""
+        self._sites.clear()
+
     def add(self, frame: FrameType, generation: int, loose: Sequence[LooseTensors]) -> None:
         """Note that the graph at this call was walked now, and the loose tensors met."""
         if len(self._sites) >= _KEPT:

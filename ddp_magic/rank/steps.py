@@ -41,6 +41,11 @@ class Steps:
         self._registry = registry
         self._entries: weakref.WeakKeyDictionary[Optimizer, _Entry] = weakref.WeakKeyDictionary()
 
+    @property
+    def has_optimizers(self) -> bool:
+        """Whether there is any."""
+        return bool(self._entries)
+
     def enter(self, optimizer: Optimizer, frame: FrameType | None) -> list[Synced]:
         """Take up an optimizer with its present parameters; return what nothing had marked."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -74,6 +79,10 @@ class Steps:
     def optimizers_of(self, synced: Synced) -> list[Optimizer]:
         """Return the optimizers that step it, in the order in which they were made."""
         return [o for o in list(self._entries) if synced in self.stepped_by(o)]
+
+    def are_shared(self, optimizer: Optimizer) -> bool:
+        """Tell whether what it steps is kept in step over the ranks."""
+        return optimizer in self._entries and any(not s.local for s in self.stepped_by(optimizer))
 
     def share_state(self, synced: Synced) -> None:
         """Give all ranks rank 0's optimizer state with its values; a collective."""
@@ -109,11 +118,14 @@ def _averaging(closure: Callable[[], Any]) -> Callable[[], Any]:
     @functools.wraps(closure)
     def mean_loss() -> Any:
         loss = closure()
-        if loss is None:
-            return None
-        mean = torch.as_tensor(loss).detach() / dist.get_world_size()
-        mean = mean if isinstance(loss, Tensor) else mean.to(control_device())
-        dist.all_reduce(mean)
-        return mean
+        return None if loss is None else mean_over_ranks(loss)
 
     return mean_loss
+
+
+def mean_over_ranks(value: Any) -> Tensor:
+    """Return the mean of a number, or of a tensor on its device; a collective."""
+    mean = torch.as_tensor(value).detach() / dist.get_world_size()
+    mean = mean if isinstance(value, Tensor) else mean.to(control_device())
+    dist.all_reduce(mean)
+    return mean

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import distributed_c10d
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_magic.errors import StateError
 from ddp_magic.rank.patching import Patches
 from ddp_magic.rank.report import Report
+
+_PREFIX = "module."
 
 
 class UserDistributed:
@@ -44,8 +49,9 @@ class UserDistributed:
             self._patches.replace(module, "init_process_group", self._patched_init)
             self._patches.replace(module, "destroy_process_group", self._patched_destroy)
         self._patches.replace(DistributedDataParallel, "__init__", self._patched_ddp_init)
-        convert = self._patched_convert
-        self._patches.replace(nn.SyncBatchNorm, "convert_sync_batchnorm", convert)
+        self._patches.replace(nn.DataParallel, "__init__", self._patched_data_parallel)
+        self._patches.replace(nn.SyncBatchNorm, "forward", self._patched_sync_forward)
+        self._patches.replace(nn.Module, "load_state_dict", self._patched_load)
 
     def uninstall(self) -> None:
         """Give torch its functions back."""
@@ -83,6 +89,12 @@ class UserDistributed:
             If that one was to have another number of ranks.
         """
         world_size = dist.get_world_size()
+        rank = dist.get_rank()
+        if asked.get("rank", -1) not in (-1, None, rank):
+            raise StateError(
+                f"init_process_group asks for rank={asked['rank']} on rank {rank}.",
+                fix="Use rank=rank, or leave it out.",
+            )
         if asked.get("world_size", -1) not in (-1, None, world_size):
             raise StateError(
                 f"init_process_group asks for world_size={asked['world_size']}, "
@@ -125,18 +137,62 @@ class UserDistributed:
                 self._report.notice(f"userdist:{name}", text)
                 arguments[name] = None
 
-    def _patched_convert(self, original: Callable[..., nn.Module]) -> Any:
+    def _patched_data_parallel(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
-        def convert(module: nn.Module, process_group: Any = None) -> nn.Module:
+        def init(*args: Any, **kwargs: Any) -> None:
+            """Use this rank's GPU: the others are other ranks'."""
+            asked = signature.bind(*args, **kwargs)
             if torch.cuda.is_available():
-                return original(module, process_group)
+                own = torch.cuda.current_device()
+                asked.arguments["device_ids"], asked.arguments["output_device"] = [own], own
+                text = "nn.DataParallel uses each rank's own GPU; the ranks are parallel already"
+                self._report.notice("userdist:dataparallel", text)
+            original(*asked.args, **asked.kwargs)
+
+        return init
+
+    def _patched_sync_forward(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(original)
+        def forward(layer: nn.SyncBatchNorm, batch: Tensor) -> Tensor:
+            if not batch.is_cpu or not layer.training:
+                return original(layer, batch)
             self._report.notice(
                 "userdist:syncbn",
-                "SyncBatchNorm needs GPUs: BatchNorm is kept, each rank has statistics of its own",
+                "SyncBatchNorm synchronises on GPUs alone: on the CPU each rank has statistics of "
+                "its own, as with BatchNorm",
             )
-            return module
+            return _BatchNorm.forward(layer, batch)
 
-        return staticmethod(convert)
+        return forward
+
+    # --- checkpoints
+
+    def _patched_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def load_state_dict(
+            module: nn.Module, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any
+        ) -> Any:
+            if _is_of_ddp(state_dict) and not hasattr(module, "module"):
+                text = "load_state_dict: the keys begin with `module.`, as DDP's do; taken without"
+                self._report.notice("userdist:prefix", text)
+                state_dict = _without_prefix(state_dict)
+            return original(module, state_dict, *args, **kwargs)
+
+        return load_state_dict
+
+
+def _is_of_ddp(state_dict: Any) -> bool:
+    return bool(state_dict) and all(str(key).startswith(_PREFIX) for key in state_dict)
+
+
+def _without_prefix(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    plain = OrderedDict(state_dict)
+    if (metadata := getattr(state_dict, "_metadata", None)) is not None:
+        plain._metadata = metadata.copy()  # type: ignore[attr-defined]
+    consume_prefix_in_state_dict_if_present(plain, _PREFIX)
+    return plain
 
 
 def _offers(live: str, asked: str) -> bool:

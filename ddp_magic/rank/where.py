@@ -19,6 +19,7 @@ _FOREIGN = (
     "<frozen",
     "<string>",  # the code with which the process began
 )
+_ENGINE = "_engine_run_backward"
 _COLLECTIVES = "torch.distributed.distributed_c10d"
 
 
@@ -41,6 +42,7 @@ def main_place(cell_folder: str) -> Place:
         source=linecache.getline(path, line, user.f_globals).strip(),
         file="" if path.startswith(cell_folder) else os.path.basename(path),
         collective=calls[-1] if calls else "",
+        in_backward=any(frame.f_code.co_name == _ENGINE for frame in frames),
     )
 
 

@@ -68,3 +68,40 @@ def test_a_missing_name_is_known() -> None:
 def test_only_the_first_line_of_a_message_is_repeated() -> None:
     assert _failure(0, text="one\ntwo").headline == "ValueError: one"
     assert _failure(0, text="").headline == "ValueError"
+
+
+GLOO = "[pair.cc:553] Connection closed by peer"
+
+
+def test_who_was_freed_is_told_as_what_it_was() -> None:
+    story = FailureStory(
+        {
+            0: _failure(0, "ZeroDivisionError", 2.0, "division by zero"),
+            1: _failure(1, "RuntimeError", 1.0, GLOO),
+        },
+        (),
+        {},
+        freed={1: "all_reduce (line 4)"},
+    )
+    assert story.first is not None
+    assert story.first.rank == 0
+    assert story.summary() == "ZeroDivisionError: division by zero (rank 0)"
+    assert story.lines() == [
+        "rank 1 waited in all_reduce (line 4) in vain; rank 0 had ended the cell",
+        "rank 0 failed with ZeroDivisionError: division by zero",
+    ]
+
+
+def test_where_all_waited_for_who_had_finished_that_is_the_failure() -> None:
+    freed = {1: "backward() (line 3)", 2: "backward() (line 3)"}
+    failures = {rank: _failure(rank, "RuntimeError", 1.0, GLOO) for rank in freed}
+    story = FailureStory(failures, (0,), {}, freed=freed)
+    said = "ranks 1-2 waited in backward() (line 3) in vain; rank 0 had ended the cell"
+    assert story.summary() == said
+    assert story.lines() == [said, "rank 0 finished"]
+
+
+def test_a_freed_rank_that_goes_on_has_failed_all_the_same() -> None:
+    story = FailureStory({}, (0, 1), {}, freed={1: "barrier (line 2)"})
+    said = "rank 1 waited in barrier (line 2) in vain; rank 0 had ended the cell"
+    assert story.summary() == said

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rank.harness import RankFailed
-from tests.rank.parity import notices, train
+from tests.rank.harness import RankFailed, run_on_ranks
+from tests.rank.parity import PRELUDE, notices, train
 
 # The harness makes the group and the Attacher; what it does not install is installed here.
 SETUP = """
@@ -101,7 +101,7 @@ held = len(list(attacher()._registry))
     ]
 
 
-def test_synchronised_batch_norm_stays_batch_norm_without_gpus() -> None:
+def test_synchronised_batch_norm_runs_on_the_cpu() -> None:
     cell = """
 net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
 net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
@@ -111,18 +111,52 @@ for _ in range(2):
 kind = type(net[1]).__name__
 """
     found = train(2, SETUP, cell, collect=("kind",))
-    assert found[0]["kind"] == "BatchNorm1d"
+    assert found[0]["kind"] == "SyncBatchNorm"
+    (said,) = notices(found)
+    assert said.startswith("SyncBatchNorm synchronises on GPUs alone: on the CPU each rank has")
+
+
+def test_a_checkpoint_of_a_ddp_loads_into_the_plain_model() -> None:
+    cell = """
+net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+saved = nn.parallel.DistributedDataParallel(copy.deepcopy(net)).state_dict()
+before = list(saved), dict(saved._metadata)
+for p in net.parameters(): p.data.zero_()
+net.load_state_dict(saved)
+alike = all(torch.equal(a, saved[f"module.{k}"]) for k, a in net.state_dict().items())
+untouched = before == (list(saved), dict(saved._metadata))
+
+class Holds(nn.Module):
+    def __init__(self): super().__init__(); self.module = nn.Linear(2, 1)
+holds = Holds(); holds.load_state_dict(Holds().state_dict())
+try:
+    net.load_state_dict({"module.nothing": torch.ones(1)}); said = ""
+except RuntimeError as error:
+    said = str(error)
+"""
+    found = train(2, SETUP, cell, collect=("alike", "untouched", "said"))
+    assert found[0]["alike"]
+    assert found[0]["untouched"]
+    assert 'Unexpected key(s) in state_dict: "nothing"' in found[0]["said"]
     assert notices(found) == [
-        "SyncBatchNorm needs GPUs: BatchNorm is kept, each rank has statistics of its own"
+        "load_state_dict: the keys begin with `module.`, as DDP's do; taken without"
     ]
+
+
+def test_another_rank_is_refused() -> None:
+    with pytest.raises(RankFailed, match=r"init_process_group asks for rank=1 on rank 0"):
+        run_on_ranks(
+            2, PRELUDE, SETUP, "dist.init_process_group('gloo', rank=1 - rank, world_size=2)"
+        )
 
 
 def test_uninstalled_torch_has_its_own_functions() -> None:
     cell = """
 userdist.uninstall()
 names = [f.__module__ for f in (dist.init_process_group, dist.destroy_process_group)]
-files = [f.__code__.co_filename for f in (
-    nn.parallel.DistributedDataParallel.__init__, nn.SyncBatchNorm.convert_sync_batchnorm.__func__)]
+changed = (nn.parallel.DistributedDataParallel.__init__, nn.DataParallel.__init__,
+           nn.SyncBatchNorm.forward, nn.Module.load_state_dict)
+files = [f.__code__.co_filename for f in changed]
 left = [file for file in files if "userdist" in file]
 try:
     dist.init_process_group("gloo")

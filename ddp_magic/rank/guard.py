@@ -1,0 +1,91 @@
+"""Frees a rank that is stuck in a collective which not every rank will join.
+
+No function of torch's ends a collective of gloo that waits. It raises when its connection ends,
+though, also deep within ``backward()``: so the connections of the process groups are shut down, on
+another thread than the one that is stuck. The groups are of no use then and have to be made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ddp_magic.rank.patching import Patches
+
+_FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+
+
+class Guard:
+    """Knows the connections of this process's groups, and can end them."""
+
+    def __init__(self) -> None:
+        self._ports: set[int] = set()  # at which the groups take connections from other ranks
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Take note of the groups that the user makes."""
+        for module in (dist, distributed_c10d):
+            self._patches.replace(module, "new_group", self._noting_call)
+
+    def uninstall(self) -> None:
+        """Give torch its function back."""
+        self._patches.undo()
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Take note of the groups that are made within."""
+        before = _listening_ports()
+        try:
+            yield
+        finally:
+            self._ports |= _listening_ports() - before
+
+    def free(self) -> None:
+        """End what this rank waits for; what it is stuck in raises. May be called on any thread.
+
+        Of a connection one end is at a port of a group's, on this rank or on the other: so every
+        rank has to do it.
+        """
+        for connection in _sockets():
+            with suppress(OSError):  # it has gone meanwhile
+                if not _listens(connection) and connection.getsockname()[1] in self._ports:
+                    connection.shutdown(socket.SHUT_RDWR)
+        if "nccl" in str(dist.get_backend_config()):
+            group = dist.group.WORLD
+            assert group is not None
+            group._get_backend(torch.device("cuda")).abort()
+
+    def _noting_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def new_group(*args: Any, **kwargs: Any) -> Any:
+            with self.noting():
+                return original(*args, **kwargs)
+
+        return new_group
+
+
+def _listening_ports() -> set[int]:
+    return {one.getsockname()[1] for one in _sockets() if _listens(one)}
+
+
+def _listens(one: socket.socket) -> bool:
+    return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Yield a duplicate of each internet socket of this process."""
+    for fd in map(int, os.listdir(_FILES)):
+        with suppress(OSError):  # the folder's own file, which is closed by now
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                with socket.socket(fileno=os.dup(fd)) as one:
+                    if one.family in (socket.AF_INET, socket.AF_INET6):
+                        yield one

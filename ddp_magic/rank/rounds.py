@@ -1,0 +1,75 @@
+"""Rounds in which the ranks show each other a few numbers, through the process group's store.
+
+A collective that not every rank joins never returns. A round does: as a rank ends its cell, it
+leaves a mark for those that still wait for it. Waiting is Python code, so Stop ends it too.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+_FIRST_POLL_S = 0.0001
+_LONGEST_POLL_S = 0.005
+
+Row = list[int]
+
+
+class Rounds:
+    """The rounds of one cell after the other.
+
+    Attributes
+    ----------
+    cell
+        The number of the cell, the same on all ranks that run it.
+    """
+
+    def __init__(self) -> None:
+        self.cell = 0
+        self._number = 0
+
+    def begin_cell(self, cell: int) -> None:
+        """Begin anew, with all ranks that run this cell."""
+        self.cell = cell
+        self._number = 0
+
+    def end_cell(self) -> None:
+        """Tell those that wait in a round of this cell that this rank will not come."""
+        self._store().set(self._key("end"), "")
+
+    def exchange(self, row: Sequence[int]) -> list[Row | None]:
+        """Show the other ranks some numbers, and return what each showed in its same round.
+
+        Returns
+        -------
+        list of (list of int or None)
+            In rank order; None of a rank that has ended the cell.
+        """
+        self._number += 1
+        name = str(self._number)
+        self._store().set(self._key(name), json.dumps(list(row)))
+        return [self._await(name, rank) for rank in range(dist.get_world_size())]
+
+    def _await(self, name: str, rank: int) -> Row | None:
+        store, shown, ended = self._store(), self._key(name, rank), self._key("end", rank)
+        poll_s = _FIRST_POLL_S
+        while True:
+            has_ended = store.check([ended])  # before the row: it may have shown that and ended
+            if store.check([shown]):
+                row: Row = json.loads(store.get(shown))
+                return row
+            if has_ended:
+                return None
+            time.sleep(poll_s)
+            poll_s = min(2 * poll_s, _LONGEST_POLL_S)
+
+    def _key(self, name: str, rank: int | None = None) -> str:
+        return f"cell {self.cell}/{name}/{dist.get_rank() if rank is None else rank}"
+
+    @staticmethod
+    def _store() -> dist.Store:
+        return distributed_c10d._get_default_store()
