@@ -41,6 +41,11 @@ def digits() -> TensorDataset:
     return TensorDataset(pixels, torch.tensor(labels))
 
 
+def tiny_network() -> nn.Module:
+    """Return a perceptron of 3 thousand parameters for `digits`."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
 def small_network() -> nn.Module:
     """Return a convolutional network of 20 thousand parameters for `digits`."""
     return nn.Sequential(
@@ -64,6 +69,7 @@ def sequences(count: int = 512, length: int = 16, width: int = 256) -> TensorDat
 
 
 WORKLOADS = {
+    "tiny": Workload(tiny_network, digits, batch_size=32),
     "small": Workload(small_network, digits, batch_size=64),
     "middling": Workload(Encoder, sequences, batch_size=32),
 }
