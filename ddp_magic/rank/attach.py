@@ -24,19 +24,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_module_registration_hook,
-    register_module_parameter_registration_hook,
-)
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from ddp_magic.errors import ParityError, UsageError
 from ddp_magic.rank.attachment import Attachment
-from ddp_magic.rank.averaging import average_gradients, averaged
+from ddp_magic.rank.averaging import average_gradients
+from ddp_magic.rank.byhand import ByHand
+from ddp_magic.rank.changes import Changes
 from ddp_magic.rank.graph import leaves
 from ddp_magic.rank.loose import LooseTensors
 from ddp_magic.rank.owners import is_managed, look_around, look_away, user_frame
@@ -47,7 +44,7 @@ from ddp_magic.rank.rejoin import rejoin
 from ddp_magic.rank.report import Report
 from ddp_magic.rank.rounds import Rounds
 from ddp_magic.rank.sites import Sites
-from ddp_magic.rank.steps import Arguments, Steps, mean_over_ranks, with_mean_loss
+from ddp_magic.rank.steps import Arguments, Steps, with_mean_loss
 
 # What these would allow works without them; devices are those of the parameters.
 _NEEDLESS = {"find_unused_parameters", "static_graph", "broadcast_buffers", "device_ids"}
@@ -69,11 +66,12 @@ class Attacher:
         self._sites = Sites()
         self._steps = Steps(self._registry)
         self._patches = Patches()
-        self._hooks: list[RemovableHandle] = []
+        self._changes = Changes()
+        self._by_hand = ByHand(self._registry, self._steps, self._averages_now)
+        self._step_hook: RemovableHandle | None = None
         self._installed = False
         self._active = True
         self._alone = True
-        self._generation = 0
         self._in_backward = False
         self._nested = False
 
@@ -105,26 +103,22 @@ class Attacher:
         self._alone = dist.get_world_size() == 1
         self._installed = True
         self._patches.replace(torch.autograd, "backward", self._patched_backward)
-        self._patches.replace(torch.autograd, "grad", self._patched_grad)
         self._patches.replace(Optimizer, "add_param_group", self._patched_add_param_group)
         self._patches.replace(DistributedDataParallel, "__init__", self._patched_ddp_init)
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._before_step),
-            register_module_parameter_registration_hook(self._note_registration),
-            register_module_module_registration_hook(self._note_registration),
-        ]
-        self._patches.replace(torch, "compile", self._patched_compile)
-        self._patches.replace(nn.Module, "_apply", self._patched_apply)
         self._patches.replace(
             Tensor, "register_post_accumulate_grad_hook", self._patched_hook_registration
         )
-        self._patches.replace(ReduceLROnPlateau, "step", self._patched_plateau)
+        self._step_hook = register_optimizer_step_pre_hook(self._before_step)
+        self._changes.install()
+        self._by_hand.install()
 
     def uninstall(self) -> None:
         """Undo everything: no hook is left on a model, a tensor or torch."""
         self._installed = False
-        for hook in self._hooks:
-            hook.remove()
+        if self._step_hook is not None:
+            self._step_hook.remove()
+        self._by_hand.uninstall()
+        self._changes.uninstall()
         self._patches.undo()
         self._registry.clear()
         self._steps.clear()
@@ -207,36 +201,14 @@ class Attacher:
         """Return whether some optimizer trains what is kept in step."""
         return self._steps.has_optimizers
 
+    def _averages_now(self) -> bool:
+        return self.active and not self._alone and not self._in_backward
+
     def _drop_all(self) -> None:
         for synced in self._registry:
             synced.drop()
 
     # --- marking
-
-    def _note_registration(self, module: nn.Module, name: str, value: Any) -> None:
-        """Something with parameters was put into a module: graphs may reach what is new."""
-        if isinstance(value, nn.Parameter) or (
-            isinstance(value, nn.Module) and next(value.parameters(), None) is not None
-        ):
-            self._generation += 1
-
-    def _patched_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            """Let dynamo run, and not trace, this package within a step that is compiled."""
-            _leave_untraced()
-            return original(*args, **kwargs)
-
-        return compile
-
-    def _patched_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _apply(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            """Look anew at a model that was moved, cast or laid out otherwise."""
-            self._generation += 1
-            return original(module, *args, **kwargs)
-
-        return _apply
 
     def _patched_add_param_group(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -254,14 +226,15 @@ class Attacher:
             if not isinstance(module, Holder):
                 self._registry.leave(ddp)
                 self._look_anew()
-                weakref.finalize(ddp, self._look_anew)  # what it held may be trained on without
+                gone = weakref.finalize(ddp, self._look_anew)  # its model may be trained without
+                gone.atexit = False
 
         return init
 
     def _look_anew(self) -> None:
         """Have what backward reaches, and optimizers step, marked anew."""
         self._steps.clear()
-        self._generation += 1
+        self._changes.note()
 
     def _enter(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         """Mark what an optimizer trains, and make it equal on all ranks."""
@@ -289,42 +262,10 @@ class Attacher:
 
         return backward
 
-    def _patched_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            """Return gradients for parameters averaged: whoever asks for them trains by hand."""
-            found = original(outputs, inputs, *args, **kwargs)
-            parameters = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-            if self._alone or not self.active or self._in_backward:
-                return found
-            if any(gradient is not None and gradient.requires_grad for gradient in found):
-                return found  # a graph over this rank's part is not to be cut
-            if not all(isinstance(one, nn.Parameter) for one in parameters):
-                return found
-            return self._averaged(found, parameters, sys._getframe(1))
-
-        return grad
-
-    def _averaged(
-        self, gradients: tuple[Tensor | None, ...], parameters: list[Tensor], frame: FrameType
-    ) -> tuple[Tensor | None, ...]:
-        for new in self._registry.mark(parameters, frame):
-            if new.equalize() and isinstance(new, LooseTensors):
-                new.announce()
-        identities = [id(parameter) for parameter in parameters]
-        covering = [one for one in self._registry if any(map(one.covers, identities))]
-        together = [one for one in covering if not one.local]
-        if not all(any(one.covers(identity) for one in together) for identity in identities):
-            return gradients
-        for synced in together:
-            synced.meet()
-            synced.reduces += 1
-        return tuple(averaged(gradients, parameters))
-
     def _before_backward(self, tensors: Any, frame: FrameType | None) -> None:
         """Mark what this backward reaches, unless the graph of this call was walked before."""
         frame = user_frame(frame)
-        if frame is None or self._sites.knows(frame, self._generation):
+        if frame is None or self._sites.knows(frame, self._changes.count):
             return
         reached = leaves(tensors)
         new = self._registry.mark(_trained(reached), frame)
@@ -336,7 +277,7 @@ class Attacher:
             loose = [some for some in loose if some.equalize()]
             for some in loose:
                 some.announce()
-        self._sites.add(frame, self._generation, loose)
+        self._sites.add(frame, self._changes.count, loose)
 
     def _meet(self, reached: set[int]) -> None:
         """Before gradients come, and with them collectives, see that all ranks train the same."""
@@ -440,29 +381,12 @@ class Attacher:
 
         return register_post_accumulate_grad_hook
 
-    def _patched_plateau(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def step(schedule: ReduceLROnPlateau, metrics: Any, *args: Any, **kwargs: Any) -> None:
-            """Decide by what all ranks measured: a loss is of each rank's part of the data."""
-            if self.active and not self._alone and self._steps.are_shared(schedule.optimizer):
-                metrics = mean_over_ranks(metrics)
-            original(schedule, metrics, *args, **kwargs)
-
-        return step
-
     def _average_in_backward(self, optimizer: Optimizer) -> None:
         """It steps in a gradient's hook: reducers will only find what was used and cleared."""
         parameters: list[Tensor] = [p for g in optimizer.param_groups for p in g["params"]]
         average_gradients([p for p in parameters if p.grad is not None])
         for synced in self._steps.stepped_by(optimizer):
             synced.wait_for_backward()
-
-
-@functools.cache
-def _leave_untraced() -> None:
-    from torch._dynamo import trace_rules
-
-    trace_rules.add(__name__.partition(".")[0])
 
 
 def _trained(reached: list[Tensor]) -> list[Tensor]:

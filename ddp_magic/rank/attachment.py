@@ -9,25 +9,24 @@ rank where every parameter got its gradient, nearly always, that takes a compari
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from ddp_magic.rank import agreement
+from ddp_magic.rank import agreement, buffers, titles
 from ddp_magic.rank.agreement import Verdict
 from ddp_magic.rank.averaging import average_gradients
+from ddp_magic.rank.buffers import parts
 from ddp_magic.rank.owners import managed_parameters
 from ddp_magic.rank.reducer import AllTrainable, Reducer
 from ddp_magic.rank.report import Report
 from ddp_magic.rank.rounds import Rounds
 
-_NAMES_SHOWN = 3
 _BATCHNORM = (
     "BatchNorm normalises by the statistics of each rank's part of a batch, as in DDP; "
     "nn.SyncBatchNorm.convert_sync_batchnorm(model) takes the whole batch's (on GPUs)"
@@ -212,7 +211,7 @@ class Attachment:
 
     def layout(self) -> list[str]:
         """Return a line for each tensor of the model: what has to be alike on all ranks."""
-        return agreement.describe([*self.parameters().values(), *self._buffers()])
+        return agreement.describe([*self.parameters().values(), *buffers.named(self.roots())])
 
     def values(self) -> list[Tensor]:
         """Return what has to be equal on all ranks as a step begins."""
@@ -224,18 +223,9 @@ class Attachment:
         self.took_values = True
         self._notice("equalized", "differed between ranks; all have rank 0's values now")
 
-    def _buffers(self) -> list[tuple[str, Tensor]]:
-        named = (item for root in self.roots() for item in root.named_buffers())
-        return [(name, buffer) for name, buffer in named if _can_be_written(buffer)]
-
     def share_buffers(self) -> None:
-        """Give all ranks rank 0's buffers, as DDP does, but never while a backward is to come."""
-        slots = self._buffer_slots if self._reducer else _buffer_slots(self.roots())
-        found = [owner.get(name) for owner, name in slots]
-        buffers = [buffer for buffer in found if buffer is not None and _can_be_written(buffer)]
-        if buffers:
-            with torch.autograd._unsafe_preserve_version_counter(tuple(buffers)):
-                agreement.broadcast(buffers)
+        """Give all ranks rank 0's buffers; never while a backward is to come."""
+        buffers.share(self._buffer_slots if self._reducer else buffers.slots(self.roots()))
 
     # --- reducing
 
@@ -350,10 +340,10 @@ class Attachment:
         if not named:
             return
         self._reducer = Reducer(named, _with_sparse_gradients(roots), self.options)
-        self._buffer_slots = _buffer_slots(roots)
+        self._buffer_slots = buffers.slots(roots)
         self.watch()
         self.announce()
-        if any(isinstance(part, _BatchNorm) and _own_statistics(part) for part in _parts(roots)):
+        if any(isinstance(part, _BatchNorm) and _own_statistics(part) for part in parts(roots)):
             self._report.notice("attach:batchnorm", _BATCHNORM)
         if session_has_gpus() and all(p.device.type == "cpu" for p in self._reducer.members):
             self._notice("idle-gpu", "trains on the CPU beside an idle GPU; .to(device) moves it")
@@ -365,7 +355,9 @@ class Attachment:
         for name, root in self.named_roots():
             if name not in self._announced:
                 self._announced.add(name)
-                self._report.did("model", f"{_title(name, root)}, {_size(root)} parameters")
+                self._report.did(
+                    "model", f"{titles.title(name, root)}, {titles.size(root)} parameters"
+                )
 
     def _tell_missing(self, missing: Sequence[Tensor], unused: Sequence[Tensor]) -> None:
         cause, which = ("unused", unused) if unused else ("partly", missing)
@@ -373,11 +365,11 @@ class Attachment:
             return
         self._told.add(cause)
         names = {identity: name for identity, (name, _) in self.parameters().items()}
-        listed = _listed([names[id(p)] for p in which if id(p) in names])
+        listed = titles.listed([names[id(p)] for p in which if id(p) in names])
         self._notice(cause, f"{listed} {_MISSING[cause]}")
 
     def _notice(self, cause: str, text: str) -> None:
-        title = ", ".join(_title(name, root) for name, root in self.named_roots())
+        title = ", ".join(titles.title(name, root) for name, root in self.named_roots())
         self._report.notice(f"attach:{cause}:{self.label}", f"{title}: {text}")
 
 
@@ -393,25 +385,14 @@ def can_train(parameter: Tensor) -> bool:
     return parameter.is_leaf and (parameter.is_floating_point() or parameter.is_complex())
 
 
-def _can_be_written(buffer: Tensor) -> bool:
-    """Leave out sparse buffers, and expanded ones, where many elements are one in memory."""
-    if is_lazy(buffer) or buffer.layout is not torch.strided:
-        return False
-    return all(step or size < 2 for step, size in zip(buffer.stride(), buffer.shape, strict=True))
-
-
 def _with_sparse_gradients(roots: Iterable[nn.Module]) -> frozenset[int]:
-    embeddings = (m for m in _parts(roots) if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
+    embeddings = (m for m in parts(roots) if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
     return frozenset(id(layer.weight) for layer in embeddings if layer.sparse)
 
 
 def _has_hooks(parameter: Tensor) -> bool:
     """Tell whether the user's code reads its gradient within backward."""
     return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
-
-
-def _parts(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    return (part for root in roots for part in root.modules())
 
 
 def _own_statistics(layer: _BatchNorm) -> bool:
@@ -425,31 +406,3 @@ def _put_first(parameter: Tensor, handle: RemovableHandle) -> None:
     hooks.clear()  # torch goes by the order of insertion, which `move_to_end` leaves as it is
     hooks[handle.id] = hook
     hooks.update(others)
-
-
-def _buffer_slots(roots: Iterable[nn.Module]) -> list[tuple[dict[str, Tensor | None], str]]:
-    return [
-        (part._buffers, name)
-        for part in _parts(roots)
-        for name, buffer in part._buffers.items()
-        if buffer is not None
-    ]
-
-
-def _title(name: str, root: nn.Module) -> str:
-    """A class of the user's own says what the model is; one of torch's needs its name."""
-    own = not type(root).__module__.startswith("torch.")
-    return type(root).__name__ if own else f"{name} ({type(root).__name__})"
-
-
-def _size(root: nn.Module) -> str:
-    parameters = [parameter for parameter in root.parameters() if not is_lazy(parameter)]
-    total = sum(parameter.numel() for parameter in parameters)
-    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    return f"{trained:,}" if trained == total else f"{trained:,} of {total:,}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    more = len(names) - _NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

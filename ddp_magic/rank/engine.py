@@ -33,6 +33,7 @@ from ddp_magic.rank.shell import RankKernel, this_shell
 from ddp_magic.rank.spawn import LiveSpawn
 from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
+from ddp_magic.rank.untraced import Untraced
 from ddp_magic.rank.userdist import UserDistributed
 from ddp_magic.rank.witness import Witness
 from ddp_magic.version import __version__
@@ -66,6 +67,7 @@ class Rank:
             AtomicSave(),
             self.gate,
             self.witness,
+            Untraced(),
             self.guard,
             self.spawn,
             self.effects,

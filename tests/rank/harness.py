@@ -238,10 +238,16 @@ def _install(job: _Job, report: ListReport) -> dict[str, Any]:
     from ddp_magic.rank.attach import Attacher
     from ddp_magic.rank.loaders import LoaderSharder
     from ddp_magic.rank.losses import LossRecorder
+    from ddp_magic.rank.untraced import Untraced
 
     attacher, losses = Attacher(report), LossRecorder()
     sharder = LoaderSharder(report, attacher)
-    parts: dict[str, Any] = {"attacher": attacher, "sharder": sharder, "losses": losses}
+    parts: dict[str, Any] = {
+        "attacher": attacher,
+        "sharder": sharder,
+        "losses": losses,
+        "untraced": Untraced(),
+    }
     for part in parts.values():
         part.install()
     attacher.active = job.wrap
