@@ -20,20 +20,16 @@ from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.failures import FailureStory, RankFailure, named
 from ddp_magic.core.output import Chunk, Grouper
-from ddp_magic.core.standstill import Look, Standstill
 from ddp_magic.core.view import Points, View
-from ddp_magic.core.where import Place, describe_places
 from ddp_magic.core.witness import Attested, disagreement, managed_drift
 from ddp_magic.errors import CellError, ParityError
 from ddp_magic.kernel.client import Message
+from ddp_magic.kernel.vigil import Vigil
 from ddp_magic.kernel.world import World
 
 _TICK_S = 0.05
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
 _LONELY_S = 1.0  # how long a failure waits for the other ranks before it is told
-_QUIET_S = 10.0  # how long nothing comes before it is said where the ranks are
-_ASK_S = 5.0  # how long that stands before it is asked again
-_LOOK_S = 0.25  # between two looks at ranks which may wait for others that have left the cell
 METADATA_KEY = "ddp_magic"
 _POINTS_KIND = "points"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -75,13 +71,8 @@ class CellRun:
         self._endings: dict[int, str] = {}
         self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
-        self._heard_s = self._asked_s = time.monotonic()
-        self._quiet = False  # whether it has been said that nothing comes
-        self._places: dict[int, Place] = {}
         self._attested: dict[int, Attested] = {}
-        self._standstill = Standstill()
-        self._looked_s = -math.inf
-        self._freed: dict[int, str] = {}
+        self._vigil = Vigil(world, self._engines, view, self._inbox.put)
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -142,8 +133,9 @@ class CellRun:
             except queue.Empty:
                 self._show(self._grouper.tick(now_s))
                 self._tell_lonely_failure(now_s)
-                self._tell_quiet(now_s)
-                self._look_for_standstill(now_s)
+                self._vigil.tell_quiet(now_s, self.busy)
+                if self._replied and not self._died and self._is_whole:
+                    self._vigil.free_who_waits(now_s, self.busy, max(self._replied.values()))
                 self._view.tick()
         return True
 
@@ -163,47 +155,11 @@ class CellRun:
                 what = self.story().lines()[0]
             self._view.notice(f"ddp: {what}; {named(self.busy)} still at it: Stop ends the cell")
 
-    def _tell_quiet(self, now_s: float) -> None:
-        """Say where the ranks are while nothing comes from them."""
-        if now_s - self._heard_s > _QUIET_S and now_s - self._asked_s > _ASK_S:
-            if self._asked_s > self._heard_s and self._places.keys() < set(self.busy):
-                self._show_places()  # some have not answered
-            self._asked_s = now_s
-            self._places.clear()
-            for rank in self.busy:
-                reply = self._world.client.ask_where(self._engines[rank])
-                reply.add_done_callback(partial(self._receive_place, rank))
-
-    def _look_for_standstill(self, now_s: float) -> None:
-        """See whether the ranks that are still busy wait for some that have ended the cell."""
-        if self._freed or not self._replied or self._died or len(self._engines) < self._world.size:
-            return
-        if now_s - max(self._replied.values()) < _LOOK_S or now_s - self._looked_s < _LOOK_S:
-            return
-        self._looked_s = now_s
-        if self._standstill.holds(self.busy):
-            self._freed = {rank: self._standstill.waiting[rank].where for rank in self.busy}
-            for engine_id in self._engines.values():
-                self._world.client.free(engine_id)
-            return
-        for rank in self.busy:
-            reply = self._world.client.ask_where(self._engines[rank])
-            reply.add_done_callback(partial(self._receive_place, rank))
-
-    def _hear(self) -> None:
-        """Note that something came."""
-        now_s = time.monotonic()
-        if self._quiet:
-            self._view.notice(f"ddp: nothing was printed for {now_s - self._heard_s:.0f} s")
-            self._quiet = False
-            self._places.clear()
-        self._heard_s = now_s
-
     def finish(self) -> None:
         """Show what was held back and close the view; later output is shown as it comes."""
         while not self._inbox.empty():
             self._inbox.get()()
-        self._hear()
+        self._vigil.hear()
         self._show(self._grouper.finish())
         self._show_endings()
         self._show_results()
@@ -220,7 +176,7 @@ class CellRun:
         ended = {*self._failures, *self._died, *self.busy}
         finished = tuple(rank for rank in sorted(self._engines) if rank not in ended)
         return FailureStory(
-            dict(self._failures), finished, dict(self._died), self.busy, dict(self._freed)
+            dict(self._failures), finished, dict(self._died), self.busy, dict(self._vigil.freed)
         )
 
     def errors(self) -> dict[int, str]:
@@ -232,14 +188,18 @@ class CellRun:
     @property
     def failed(self) -> bool:
         """Whether the cell did not come to its end on every rank."""
-        by_itself = self._failures or self._died or self._freed
+        by_itself = self._failures or self._died or self._vigil.freed
         return bool(by_itself or self.busy or self._disagreement)
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self._engines) == self._world.size
 
     @property
     def group_is_broken(self) -> bool:
         """Whether the ranks' process group must be made anew before they can use it again."""
         counts = {one.collectives for one in self._attested.values()} - {None}
-        return bool(self._freed) or len(counts) > 1
+        return bool(self._vigil.freed) or len(counts) > 1
 
     @property
     def _disagreement(self) -> str:
@@ -247,9 +207,9 @@ class CellRun:
 
     def raise_failures(self) -> None:
         """Raise `CellError` if the cell failed anywhere."""
-        if self._failures or self._died or self._freed:
+        if self._failures or self._died or self._vigil.freed:
             fix = "Run `%ddp restart` to have all ranks back." if self._died else ""
-            if self._freed and not self._failures.keys() - self._freed.keys():
+            if self._vigil.freed and not self._failures.keys() - self._vigil.freed.keys():
                 fix = (
                     "All ranks have to make the same steps. What a rank decides by its own loss "
                     "or data takes them apart: ddp.mean(loss) is the same on all."
@@ -296,10 +256,6 @@ class CellRun:
         self._replied[rank] = time.monotonic()
         self._wake_at_end()
 
-    def _receive_place(self, rank: int, reply: Any) -> None:
-        if isinstance(message := reply.result(), dict):  # not an error: it may have ended meanwhile
-            self._inbox.put(partial(self._note_look, rank, message["content"]))
-
     def _wake_at_end(self) -> None:
         """Wake the thread that runs the cell once, and not for each rank's every sign of life."""
         if not self.busy:
@@ -316,21 +272,6 @@ class CellRun:
             self._context.run(show)
 
     # On the thread that runs the cell.
-
-    def _note_look(self, rank: int, content: dict[str, Any]) -> None:
-        place = Place.from_wire(content.pop("place"))
-        self._standstill.see(rank, Look(place, **content))
-        self._places[rank] = place
-        if self._places.keys() >= set(self.busy):
-            self._show_places()
-
-    def _show_places(self) -> None:
-        quiet_s = time.monotonic() - self._heard_s
-        places = {rank: self._places.get(rank, Place(None)) for rank in self.busy}
-        if places and quiet_s > _QUIET_S:
-            self._quiet = True
-            told = describe_places(places)
-            self._view.progress(f"ddp: nothing printed for {quiet_s:.0f} s: {told}")
 
     def _note_death(self, rank: int, what: str) -> None:
         self._died.setdefault(rank, what)
@@ -360,7 +301,7 @@ class CellRun:
         kind, content = message["header"]["msg_type"], message["content"]
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None:
-            self._hear()
+            self._vigil.hear()
             handler(rank, content, message)
 
     def _on_stream(self, rank: int, content: dict[str, Any], _: Message) -> None:
@@ -371,7 +312,7 @@ class CellRun:
     def _show_printed(self, rank: int, stream: str, text: str) -> None:
         now_s = time.monotonic()
         passed = self._budgets[rank].feed(stream, self._crashes[rank].feed(text), now_s)
-        self._hear()
+        self._vigil.hear()
         if passed:
             self._show(self._grouper.feed(rank, stream, passed, now_s))
 
