@@ -13,7 +13,6 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 
 from ddp_magic.rank.downloads import OnImport, call_once, download, retrieve, unpack
-from ddp_magic.rank.journal import GONE, MADE, Journal, absolute
+from ddp_magic.rank.journal import GONE, MADE, Journal, absolute, collectives
 from ddp_magic.rank.patching import Patches
 
 Act = Callable[..., Any]
@@ -49,6 +48,8 @@ class SharedEffects:
         self._rank = rank
         self._alone = world_size == 1
         self._journal: Journal | None = None
+        self._cell: tuple[int, int] | None = None  # its number, and the collectives before it
+        self._opening = threading.Lock()
         self._pid = 0
         self._inside = threading.local()
         self._patches = Patches()
@@ -81,13 +82,11 @@ class SharedEffects:
         """
         self.end_cell()
         self._pid = os.getpid()
-        if not self._alone:
-            with suppress(OSError):  # without a journal effects are plain
-                self._journal = Journal(self._folder, number, self._rank)
+        self._cell = None if self._alone else (number, collectives())
 
     def end_cell(self) -> None:
         """End the cell; its journal stays until the next begins, since other ranks may need it."""
-        self._journal = None
+        self._journal = self._cell = None
 
     def _share(self, module: ModuleType, name: str, effect: Act) -> None:
         def make(original: Act) -> Act:
@@ -108,8 +107,19 @@ class SharedEffects:
         self._patches.replace(module, name, make)
 
     def _active(self) -> Journal | None:
-        inside = getattr(self._inside, "value", False)
-        return None if inside or os.getpid() != self._pid else self._journal
+        """Return the cell's journal, opened at its first effect."""
+        if getattr(self._inside, "value", False) or os.getpid() != self._pid:
+            return None
+        with self._opening:
+            if self._journal is None and self._cell is not None:
+                self._inside.value = True  # what others left is removed
+                try:
+                    self._journal = Journal(self._folder, *self._cell, self._rank)
+                except OSError:
+                    self._cell = None  # without a journal effects are plain
+                finally:
+                    self._inside.value = False
+            return self._journal
 
     def _share_helpers(self, utils: ModuleType) -> None:
         """Share torchvision's helpers, also in modules that have imported them by name."""

@@ -121,6 +121,8 @@ class Journal:
         there is removed.
     number
         The cell's.
+    begun
+        What `collectives` gave as the cell began.
     rank
         This rank.
 
@@ -131,7 +133,7 @@ class Journal:
         was moved.
     """
 
-    def __init__(self, folder: Path, number: int, rank: int) -> None:
+    def __init__(self, folder: Path, number: int, begun: int, rank: int) -> None:
         for path in folder.glob("effects-*"):
             if path.name.split("-")[1] != str(number):
                 path.unlink(missing_ok=True)
@@ -140,7 +142,7 @@ class Journal:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         weakref.finalize(self, os.close, self._file)  # a thread may use it after the cell
         self._taken_in = 0
-        self._begun = _collectives()
+        self._begun = begun
         self._position = 0
         self._traces: defaultdict[str, Trace] = defaultdict(Trace)
         self._mutex = threading.Lock()  # the file's lock is the process's, of all its threads
@@ -152,7 +154,7 @@ class Journal:
         with self._mutex:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
-                self._position = _collectives() - self._begun
+                self._position = collectives() - self._begun
                 self._take_in()
                 yield
             finally:
@@ -216,7 +218,7 @@ def absolute(path: Any, options: dict[str, Any] | None = None) -> str | None:
     return os.path.abspath(os.fsdecode(path))
 
 
-def _collectives() -> int:
+def collectives() -> int:
     """Return how many collectives this rank has issued: where it is in what all ranks run."""
     group = dist.group.WORLD
     if group is None:

@@ -404,7 +404,7 @@ def test_a_rank_that_dies_with_the_lock_gives_it_back(tmp_path: Path) -> None:
     if rank == 0 and not os.fork():
         other = SharedEffects(effects._folder, 1, 2)
         other.begin_cell(number)
-        with other._journal.locked():
+        with other._active().locked():
             os._exit(0)
     time.sleep(0.1)
     os.mkdir("d")
@@ -471,23 +471,23 @@ def other(tmp_path: Path, effects: SharedEffects) -> Iterator[SharedEffects]:
     """Another rank, whose functions are not installed."""
     other = SharedEffects(tmp_path / "private", 1, 2)
     other.begin_cell(1)
-    assert other._journal is not None
+    assert other._active() is not None
     yield other
     other.end_cell()
 
 
 def _has(other: SharedEffects, kind: str, path: Path | str) -> None:
     """Have the other rank write that it made, or removed, a path."""
-    assert other._journal is not None
-    with other._journal.locked():
-        other._journal.note(str(path), kind)
+    assert other._active() is not None
+    with other._active().locked():
+        other._active().note(str(path), kind)
 
 
 def _knows(other: SharedEffects, kind: str, path: Path) -> bool:
     """Tell whether the other rank takes a path as made, or removed, by this one."""
-    assert other._journal is not None
-    with other._journal.locked():
-        return other._journal.explains(str(path), kind)
+    assert other._active() is not None
+    with other._active().locked():
+        return other._active().explains(str(path), kind)
 
 
 def test_done_once_for_each_time(tmp_path: Path, other: SharedEffects) -> None:
@@ -521,9 +521,9 @@ def test_made_after_all_that_others_made_and_removed(tmp_path: Path, other: Shar
     _has(other, "m", tmp_path / "d")
     _has(other, "g", tmp_path / "d")
     (tmp_path / "d").mkdir()
-    assert other._journal is not None
-    with other._journal.locked():
-        assert other._journal.trace(str(tmp_path / "d")).is_of_others()
+    assert other._active() is not None
+    with other._active().locked():
+        assert other._active().trace(str(tmp_path / "d")).is_of_others()
 
 
 def test_put_where_another_removed(tmp_path: Path, other: SharedEffects) -> None:
