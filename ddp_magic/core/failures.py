@@ -117,8 +117,8 @@ class FailureStory:
                 f"{named(ranks)} {_ending(headline)}"
                 for headline, ranks in self._others(first).items()
             ]
-        if self.finished:
-            told.append(f"{named(self.finished)} finished")
+        if finished := [rank for rank in self.finished if rank not in self.freed]:
+            told.append(f"{named(finished)} finished")
         if self.busy:
             told.append(f"{named(self.busy)} still busy; `%ddp restart` ends what does not stop")
         return told

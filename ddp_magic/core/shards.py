@@ -19,14 +19,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Place:
-    """One rank among ``world_size``."""
+    """One rank among ``world_size``.
+
+    Attributes
+    ----------
+    least
+        How many samples a part must have, if the batch has as many: BatchNorm needs two.
+    """
 
     rank: int
     world_size: int
+    least: int = 1
 
     def parts(self, size: int) -> int:
         """Return into how many different parts a batch of ``size`` samples is cut."""
-        return math.gcd(size, self.world_size)
+        most = math.gcd(size, self.world_size)
+        if size >= self.least * most:
+            return most
+        fitting = (n for n in range(1, most) if most % n == 0 and size >= self.least * n)
+        return max(fitting, default=1)
 
     def exact(self, size: int) -> slice:
         """Return this rank's part of ``size`` samples: means of parts average to the mean."""

@@ -1,7 +1,7 @@
 """Do the ranks that are still in a cell wait for ranks that have left it?
 
 A rank that has ended a cell joins no more of its collectives. So another that waits in one waits
-for ever; that it waits, and does not compute, is seen by looking twice.
+for ever; that it waits, and does not compute, is seen by looking again and again.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from ddp_magic.core.where import Place
 
-_IDLE_SHARE = 0.2  # of a processor, at most, is used by what waits
+_IDLE_SHARE = 0.1  # of a processor, at most, is used by what waits
 _BETWEEN_S = 0.2  # the least time between two looks
+_LOOKS = 3  # at which a rank must be seen to wait, one after the other
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Look:
     collectives
         How many its process group has begun.
     cpu_s
-        The processor time that it has used.
+        The processor time that it has used, or waited for.
     at_s
         When.
     """
@@ -57,6 +58,7 @@ class Standstill:
     """
 
     waiting: dict[int, Place] = field(default_factory=dict)
+    _times: dict[int, int] = field(default_factory=dict)
     _first: dict[int, Look] = field(default_factory=dict)
 
     def see(self, rank: int, look: Look) -> None:
@@ -66,10 +68,11 @@ class Standstill:
             self._first[rank] = look
         elif look.at_s - before.at_s >= _BETWEEN_S:
             self._first[rank] = look
-            if look.waits_since(before):
+            times = self._times.get(rank, 0) + 1 if look.waits_since(before) else 0
+            self._times[rank] = times
+            self.waiting.pop(rank, None)
+            if times >= _LOOKS:
                 self.waiting[rank] = look.place
-            else:
-                self.waiting.pop(rank, None)
 
     def holds(self, busy: tuple[int, ...]) -> bool:
         """Whether all of these ranks wait."""

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-_NUMBERS: Final = ("item", "tolist", "size", "numel")  # methods that make a number of a batch
+_KEEPING: Final = ("append", "extend", "update")
+_NUMBERS: Final = ("item", "tolist", "numpy", "size", "numel")  # methods that make numbers
 _BUILTINS: Final = ("float", "int", "len")
 _COLLECTIVES: Final = ("all_reduce", "all_gather", "gather", "reduce")
 _HELPERS: Final = ("mean", "sum", "gather")
@@ -28,14 +29,16 @@ def _added_to(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.AugAssign(target=target, op=ast.Add(), value=value) if _is_measured(value):
             yield ast.unparse(target)
-        case ast.Call(func=ast.Attribute(value=kept, attr="append"), args=[value]) if _is_measured(
-            value
+        case ast.Call(func=ast.Attribute(value=kept, attr=method), args=[value, *_]) if (
+            method in _KEEPING and _is_measured(value)
         ):
             yield ast.unparse(kept)
 
 
 def _is_measured(value: ast.expr) -> bool:
-    """Tell whether a number is read from what a batch gave."""
+    """Tell whether a number is read from what a batch gave, and not from averaged gradients."""
+    if "grad_norm" in ast.unparse(value):
+        return False
     for node in ast.walk(value):
         match node:
             case ast.Call(func=ast.Attribute(attr=method)) if method in _NUMBERS:

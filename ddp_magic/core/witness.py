@@ -16,7 +16,7 @@ class Attested:
     Attributes
     ----------
     collectives
-        How many the process group has made so far; None where pairs of ranks talked, which the
+        How many the process group has made in the cell; None where pairs of ranks talked, which the
         group counts too.
     trained
         A checksum of each model that the cell trained, by the user's name and class for it.

@@ -30,6 +30,7 @@ from ddp_magic.kernel.world import World
 _TICK_S = 0.05
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
 _LONELY_S = 1.0  # how long a failure waits for the other ranks before it is told
+_ALL_WAIT_S = 3.0  # how long nothing comes before it is asked whether all wait for each other
 METADATA_KEY = "ddp_magic"
 _POINTS_KIND = "points"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -134,8 +135,9 @@ class CellRun:
                 self._show(self._grouper.tick(now_s))
                 self._tell_lonely_failure(now_s)
                 self._vigil.tell_quiet(now_s, self.busy)
-                if self._replied and not self._died and self._is_whole:
-                    self._vigil.free_who_waits(now_s, self.busy, max(self._replied.values()))
+                if not self._died and self._is_whole:
+                    since_s = max(self._replied.values(), default=self._vigil.heard_s + _ALL_WAIT_S)
+                    self._vigil.free_who_waits(now_s, self.busy, since_s)
                 self._view.tick()
         return True
 

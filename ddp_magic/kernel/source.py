@@ -8,6 +8,8 @@ from pathlib import Path
 from IPython.core.getipython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
+from ddp_magic.errors import UsageError
+
 
 def check_syntax(code: str, header: str = "") -> None:
     """Raise `SyntaxError`, with the line of the whole cell, if ``code`` cannot be compiled.
@@ -29,8 +31,11 @@ def check_syntax(code: str, header: str = "") -> None:
 
 
 def check_program(path: str) -> None:
-    """Raise `SyntaxError` if a script cannot be compiled."""
-    ast.parse(Path(path).read_bytes(), path)
+    """Raise `SyntaxError` if a script cannot be compiled, `UsageError` if it is none."""
+    source = Path(path).read_bytes()
+    if b"\0" in source:
+        raise UsageError(f"%ddp run {path}: not a Python script.")
+    ast.parse(source, path)
 
 
 def _compile(source: str) -> None:

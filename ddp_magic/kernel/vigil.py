@@ -32,6 +32,8 @@ class Vigil:
     ----------
     freed
         Where each rank that was freed waited.
+    heard_s
+        When something last came, on `time.monotonic`'s clock.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class Vigil:
         self._engines = engines
         self._view = view
         self._post = post
-        self._heard_s = self._asked_s = time.monotonic()
+        self.heard_s = self._asked_s = time.monotonic()
         self._quiet = False  # whether it has been said that nothing comes
+        self._asking = False
         self._places: dict[int, Place] = {}
         self._standstill = Standstill()
         self._looked_s = -math.inf
@@ -56,27 +59,29 @@ class Vigil:
         """Note that something came."""
         now_s = time.monotonic()
         if self._quiet:
-            self._view.notice(f"ddp: nothing was printed for {now_s - self._heard_s:.0f} s")
+            self._view.notice(f"ddp: nothing was printed for {now_s - self.heard_s:.0f} s")
             self._quiet = False
             self._places.clear()
-        self._heard_s = now_s
+        self.heard_s = now_s
 
     def tell_quiet(self, now_s: float, busy: Collection[int]) -> None:
         """Say where the busy ranks are, while nothing comes from them."""
-        if now_s - self._heard_s > _QUIET_S and now_s - self._asked_s > _ASK_S:
-            if self._asked_s > self._heard_s and self._places.keys() < set(busy):
+        if now_s - self.heard_s > _QUIET_S and now_s - self._asked_s > _ASK_S:
+            if self._asked_s > self.heard_s and self._places.keys() < set(busy):
                 self._show_places(busy)  # some have not answered
             self._asked_s = now_s
             self._places.clear()
+            self._asking = True
             self._look(busy)
 
     def free_who_waits(self, now_s: float, busy: Collection[int], ended_s: float) -> None:
-        """Free the busy ranks if all of them wait for some that have ended the cell.
+        """Free the busy ranks if all of them wait, for some that have ended or for each other.
 
         Parameters
         ----------
         ended_s
-            When the last of those did, on `time.monotonic`'s clock.
+            When last a rank ended the cell, or since when none can have helped another, on
+            `time.monotonic`'s clock.
         """
         if self.freed or now_s - max(ended_s, self._looked_s) < _LOOK_S:
             return
@@ -100,11 +105,12 @@ class Vigil:
         place = Place.from_wire(content.pop("place"))
         self._standstill.see(rank, Look(place, **content))
         self._places[rank] = place
-        if self._places.keys() >= set(busy):
+        if self._asking and self._places.keys() >= set(busy):
             self._show_places(busy)
 
     def _show_places(self, busy: Collection[int]) -> None:
-        quiet_s = time.monotonic() - self._heard_s
+        self._asking = False
+        quiet_s = time.monotonic() - self.heard_s
         places = {rank: self._places.get(rank, Place(None)) for rank in busy}
         if places and quiet_s > _QUIET_S:
             self._quiet = True

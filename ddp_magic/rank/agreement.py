@@ -53,12 +53,21 @@ def compare(
         A line for each tensor: name, shape, strides and dtype.
     tensors
         The values.
+
+    Raises
+    ------
+    ParityError
+        If a rank has failed instead of coming.
     """
     shape = text_checksum("\n".join(layout))
     mine = [text_checksum(label), _NEW, shape, checksum(tensors)]
     while True:
         rows, absent = _show(rounds, mine)
         labels = [row[0] for row in rows]
+        if rounds.failed:
+            raise ParityError(
+                f"{named(rounds.failed)} failed while {label} was to be trained on all ranks."
+            )
         if absent:
             return Verdict.LOCAL
         if len(set(labels)) == 1:
@@ -148,6 +157,29 @@ def broadcast(tensors: Sequence[Tensor]) -> None:
         group = dist.group.WORLD
         assert group is not None
         dist._broadcast_coalesced(group, [t.detach() for t in tensors], _BROADCAST_BYTES, 0)
+
+
+def meet_at_loader(rounds: Rounds) -> None:
+    """Wait until every rank is about to read a loader, whose order is rank 0's.
+
+    Raises
+    ------
+    ParityError
+        If a rank ends the cell, or trains something, instead.
+    """
+    mine = [text_checksum("a loader"), _KNOWN]
+    while True:
+        rows, absent = _show(rounds, mine)
+        others = [rank for rank, row in enumerate(rows) if row[0] != mine[0]]
+        if absent or any(rows[rank][1] == _KNOWN for rank in others):
+            raise ParityError(
+                f"A loader is read here, and {named(absent or others)} does not read it: its "
+                "batches cannot be divided among the ranks.",
+                fix="Read it on every rank, or under torch.no_grad(), or run the cell with "
+                "--no-shard.",
+            )
+        if not others:
+            return
 
 
 def _show(rounds: Rounds, mine: Row) -> tuple[list[Row], list[int]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -30,6 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from ddp_magic.errors import ParityError, UsageError
+from ddp_magic.rank.agreement import meet_at_loader
 from ddp_magic.rank.attachment import Attachment
 from ddp_magic.rank.averaging import average_gradients
 from ddp_magic.rank.byhand import ByHand
@@ -92,11 +94,16 @@ class Attacher:
         """Begin a cell that all ranks run; ``number`` is the same on all of them, and new."""
         self._rounds.begin_cell(number)
         self._sites.clear()
+        self._steps.forget(self._registry.forget_local())
 
-    def end_cell(self) -> None:
+    def end_cell(self, *, failed: bool) -> None:
         """Let ranks that wait for this one in the cell know that it does not come."""
         if self._installed and not self._alone:
-            self._rounds.end_cell()
+            self._rounds.end_cell(failed)
+
+    def free(self) -> None:
+        """End what this rank waits for without a collective; may be called on any thread."""
+        self._rounds.freed = True
 
     def install(self) -> None:
         """Hook into optimizers, ``backward`` and DDP. The process group must be there."""
@@ -123,12 +130,19 @@ class Attacher:
         self._registry.clear()
         self._steps.clear()
 
-    def on_new_group(self) -> None:
-        """Take up the process group that there is now: reducers are built anew on it."""
+    def on_new_group(self, former: Any = None) -> None:
+        """Take up the process group that there is now: reducers are built anew on it.
+
+        Parameters
+        ----------
+        former
+            The group that has gone; the user's own DDP objects on it move to the new one.
+        """
         self._alone = dist.get_world_size() == 1
         self._drop_all()
         for ddp in list(self._registry.user_ddps):
-            ddp._update_process_group(dist.group.WORLD)
+            if former is not None and ddp.process_group is former:
+                ddp._update_process_group(dist.group.WORLD)
 
     def resync(self) -> None:
         """Bring the ranks together again, after they did not all run the same cells to the end.
@@ -137,10 +151,11 @@ class Attacher:
         ranks only, or with `active` off. What all ranks have, and differs, gets rank 0's values.
         """
         self._drop_all()
+        for synced in self._registry:
+            synced.takes = 0
         if not self._alone:
-            rejoin(self._registry, self._steps)
-        if self._registry.forget_local():
-            self._steps.clear()
+            self._registry.forget(rejoin(self._registry))
+        self._steps.clear()  # on all ranks alike: an optimizer is taken up again as it steps
 
     def wrap(self, model: nn.Module, **ddp_kwargs: Any) -> nn.Module:
         """Attach a model now, with options of `DistributedDataParallel`; return the model itself.
@@ -189,13 +204,22 @@ class Attacher:
         """
         return self._registry.trained_checksums()
 
-    def managed_checksums(self) -> dict[str, int]:
+    def managed_checksums(self, summed: bool = True) -> dict[str, int]:
         """Return a checksum of each DDP of the user's that was trained since the last call."""
-        return self._registry.managed_checksums()
+        return self._registry.managed_checksums(summed)
 
     def is_evaluating(self) -> bool:
-        """Return whether there are models, and all are in evaluation mode."""
+        """Return whether the model that was last trained is in evaluation mode."""
         return self._registry.is_evaluating
+
+    def meet_at_loader(self) -> None:
+        """See that every rank is about to read a loader (or `ParityError`)."""
+        if self.active and threading.current_thread() is threading.main_thread():
+            meet_at_loader(self._rounds)
+
+    def normalise_batches(self) -> bool:
+        """Return whether the model in training takes statistics of its batches."""
+        return self._registry.normalises_batches
 
     def has_optimizers(self) -> bool:
         """Return whether some optimizer trains what is kept in step."""
@@ -224,7 +248,7 @@ class Attacher:
         def init(ddp: DistributedDataParallel, module: nn.Module, *a: Any, **kw: Any) -> None:
             original(ddp, module, *a, **kw)
             if not isinstance(module, Holder):
-                self._registry.leave(ddp)
+                self._steps.forget(self._registry.leave(ddp))
                 self._look_anew()
                 gone = weakref.finalize(ddp, self._look_anew)  # its model may be trained without
                 gone.atexit = False
@@ -233,7 +257,7 @@ class Attacher:
 
     def _look_anew(self) -> None:
         """Have what backward reaches, and optimizers step, marked anew."""
-        self._steps.clear()
+        self._steps.forget_idle()
         self._changes.note()
 
     def _enter(self, optimizer: Optimizer, frame: FrameType | None) -> None:
@@ -241,7 +265,13 @@ class Attacher:
         for synced in self._steps.enter(optimizer, frame):
             if not self._alone and synced.equalize() and isinstance(synced, LooseTensors):
                 synced.announce()
-            synced.took_values = False  # the optimizer is new, and has no state yet
+        self._steps.has_state(optimizer)  # it is new: none
+
+    def _take_up(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+        """Mark what an optimizer trains that may have trained before."""
+        for synced in self._steps.enter(optimizer, frame, steps=True):
+            if synced.equalize() and isinstance(synced, LooseTensors):
+                synced.announce()
 
     # --- backward
 
@@ -270,21 +300,30 @@ class Attacher:
         reached = leaves(tensors)
         new = self._registry.mark(_trained(reached), frame)
         look_away(frame)
+        found = self._that_cover(set(map(id, reached)))
         if not self._alone:
-            self._meet(set(map(id, reached)))
+            for synced in found:
+                synced.look_closely()
+                synced.meet()
         loose = [synced for synced in new if isinstance(synced, LooseTensors)]
         if not self._alone:
             loose = [some for some in loose if some.equalize()]
             for some in loose:
                 some.announce()
-        self._sites.add(frame, self._changes.count, loose)
+        if self._steps.step_all(found):  # by hand, one line may train one model after another
+            self._sites.add(frame, self._changes.count, loose)
 
-    def _meet(self, reached: set[int]) -> None:
-        """Before gradients come, and with them collectives, see that all ranks train the same."""
-        for synced in self._registry:
-            if any(map(synced.covers, reached)):
-                synced.look_closely()
-                synced.meet()
+    def _that_cover(self, identities: set[int]) -> list[Synced]:
+        return [one for one in self._registry if any(map(one.covers, identities))]
+
+    def _take_in(self, tensors: Any, frame: FrameType | None) -> None:
+        """Average what a backward reached that was taken for known, and reached nothing known."""
+        reached = _trained(leaves(tensors))
+        for new in self._registry.mark(reached, frame):
+            if not self._alone and new.equalize():
+                for leaf in reached:
+                    if new.covers(id(leaf)) and leaf.grad is not None:
+                        new.fired.append(leaf)
 
     def _refuse_graph(self, tensors: Any) -> None:
         """A gradient's graph covers this rank's part of the batch alone, and would after the mean.
@@ -319,6 +358,8 @@ class Attacher:
         try:
             original(*args, **kwargs)
             self._in_backward = False
+            if not any(synced.fired or synced.extra for synced in self._registry):
+                self._take_in(args[0], sys._getframe(2))
             for synced in self._registry:
                 if synced.fired or synced.extra:
                     self._reduce(synced)
@@ -338,8 +379,6 @@ class Attacher:
             synced.wait_for_backward()
         synced.meet()
         synced.reduce()
-        if synced.took_values:
-            self._steps.share_state(synced)
 
     def _forget_all(self) -> None:
         for synced in self._registry:
@@ -360,12 +399,14 @@ class Attacher:
         if self._alone or not self.active:
             return None
         if not self._steps.knows(optimizer):
-            self._enter(optimizer, sys._getframe(1))
+            self._take_up(optimizer, sys._getframe(1))
         if self._in_backward:
             self._average_in_backward(optimizer)
             return None
         for synced in self._steps.pending(optimizer):
             self._reduce(synced)
+        if self._steps.has_stale_state(optimizer):
+            self._steps.share_state(optimizer)
         return with_mean_loss(optimizer, args, kwargs)
 
     def _patched_hook_registration(self, original: Callable[..., Any]) -> Callable[..., Any]:

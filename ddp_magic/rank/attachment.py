@@ -8,6 +8,7 @@ rank where every parameter got its gradient, nearly always, that takes a compari
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from ddp_magic.rank.reducer import AllTrainable, Reducer
 from ddp_magic.rank.report import Report
 from ddp_magic.rank.rounds import Rounds
 
+_CLOCK = itertools.count(1)
 _BATCHNORM = (
     "BatchNorm normalises by the statistics of each rank's part of a batch, as in DDP; "
     "nn.SyncBatchNorm.convert_sync_batchnorm(model) takes the whole batch's (on GPUs)"
@@ -60,10 +62,14 @@ class Attachment:
         and those that it does not, being frozen when it was built. Hooks append to these.
     reduces
         How often gradients were averaged.
+    reduced_at
+        A number that grows with each reduction of any model.
+    asked
+        How often such as ``torch.autograd.grad`` returned were.
     local
         Whether the model is this rank's alone, so that nothing is averaged.
-    took_values
-        Whether values were taken over from rank 0, so that the optimizers' states may differ too.
+    takes
+        How often values were taken over from rank 0, so that the optimizers' states may differ too.
     """
 
     def __init__(
@@ -71,9 +77,9 @@ class Attachment:
     ) -> None:
         self.fired: list[Tensor] = []
         self.extra: list[Tensor] = []
-        self.reduces = 0
+        self.reduces = self.asked = self.reduced_at = 0
         self.local = False
-        self.took_values = False
+        self.takes = 0
         self.options: dict[str, Any] = {}
         self._report = report
         self._rounds = rounds
@@ -110,8 +116,8 @@ class Attachment:
         roots = self.roots()
         managed = managed_parameters(roots)
         found: dict[int, tuple[str, nn.Parameter]] = {}
-        for number, root in enumerate(roots):
-            prefix = f"{number}." if number else ""
+        for of_user, root in self.named_roots():
+            prefix = f"{of_user}." if len(roots) > 1 else ""
             for name, parameter in root.named_parameters():
                 if id(parameter) not in managed and can_train(parameter):
                     found.setdefault(id(parameter), (prefix + name, parameter))
@@ -199,7 +205,7 @@ class Attachment:
         if verdict is Verdict.MISSHAPEN:
             agreement.refuse_misshapen(self.label, self.layout())
         if verdict is Verdict.LOCAL:
-            self._notice("local", "is not on every rank, so its gradients are not averaged")
+            self._notice("local", "is not trained on every rank, so its gradients are not averaged")
             self.release()
             self.local = True
             return False
@@ -220,7 +226,7 @@ class Attachment:
     def take_values(self) -> None:
         """Give all ranks the parameters of rank 0; a collective."""
         agreement.broadcast(self.values())
-        self.took_values = True
+        self.takes += 1
         self._notice("equalized", "differed between ranks; all have rank 0's values now")
 
     def share_buffers(self) -> None:
@@ -269,6 +275,7 @@ class Attachment:
                 reducer.doubt()
             reducer = self._catch_up()
         self.reduces += 1
+        self.reduced_at = next(_CLOCK)
         self.forget()
         if reducer is not None:
             reducer.armed = False
@@ -336,14 +343,14 @@ class Attachment:
 
     def _build(self) -> None:
         roots = self.roots()
-        named = list(self._trainable().values())
-        if not named:
+        members = [parameter for _, parameter in self._trainable().values()]
+        if not members:
             return
-        self._reducer = Reducer(named, _with_sparse_gradients(roots), self.options)
+        self._reducer = Reducer(members, _with_sparse_gradients(roots), self.options)
         self._buffer_slots = buffers.slots(roots)
         self.watch()
         self.announce()
-        if any(isinstance(part, _BatchNorm) and _own_statistics(part) for part in parts(roots)):
+        if any(map(takes_statistics, parts(roots))):
             self._report.notice("attach:batchnorm", _BATCHNORM)
         if session_has_gpus() and all(p.device.type == "cpu" for p in self._reducer.members):
             self._notice("idle-gpu", "trains on the CPU beside an idle GPU; .to(device) moves it")
@@ -371,6 +378,11 @@ class Attachment:
     def _notice(self, cause: str, text: str) -> None:
         title = ", ".join(titles.title(name, root) for name, root in self.named_roots())
         self._report.notice(f"attach:{cause}:{self.label}", f"{title}: {text}")
+
+
+def takes_statistics(part: nn.Module) -> bool:
+    """Tell whether a layer normalises by the statistics of this rank's batch."""
+    return isinstance(part, _BatchNorm) and _own_statistics(part)
 
 
 def session_has_gpus() -> bool:

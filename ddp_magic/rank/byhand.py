@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -54,16 +54,22 @@ class ByHand:
             found = original(outputs, inputs, *args, **kwargs)
             parameters = [inputs] if isinstance(inputs, Tensor) else list(inputs)
             with_graph = any(one is not None and one.requires_grad for one in found)
-            of_parameters = all(isinstance(one, nn.Parameter) for one in parameters)
-            if with_graph or not of_parameters or not self._averages():
+            if with_graph or not self._averages():
                 return found  # a graph over this rank's part is not to be cut
-            return self._averaged(found, parameters, sys._getframe(1))
+            places = [n for n, one in enumerate(parameters) if isinstance(one, nn.Parameter)]
+            means = self._averaged(
+                [found[n] for n in places], [parameters[n] for n in places], sys._getframe(1)
+            )
+            by_place = dict(zip(places, means, strict=True))
+            return tuple(by_place.get(n, gradient) for n, gradient in enumerate(found))
 
         return grad
 
     def _averaged(
-        self, gradients: tuple[Tensor | None, ...], parameters: list[Tensor], frame: FrameType
-    ) -> tuple[Tensor | None, ...]:
+        self, gradients: Sequence[Tensor | None], parameters: list[Tensor], frame: FrameType
+    ) -> Sequence[Tensor | None]:
+        if not parameters:
+            return gradients
         for new in self._registry.mark(parameters, frame):
             if new.equalize() and isinstance(new, LooseTensors):
                 new.announce()
@@ -74,8 +80,8 @@ class ByHand:
             return gradients
         for synced in together:
             synced.meet()
-            synced.reduces += 1
-        return tuple(averaged(gradients, parameters))
+            synced.asked += 1
+        return averaged(gradients, parameters)
 
     def _patched_plateau(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)

@@ -52,7 +52,15 @@ def describe(data: Any) -> Any:
         return tuple(data.shape), _some_rows(data)
     if isinstance(data, (list, tuple, range)):
         return name, len(data), [_some_values(data[i]) for i in _positions(len(data))]
-    return name, len(data) if hasattr(data, "__len__") else None
+    size = len(data) if hasattr(data, "__len__") else None
+    return name, size, [(key, describe(value)) for key, value in _fields(data)]
+
+
+def _fields(data: Any) -> list[tuple[str, Any]]:
+    """Return what a data set of the user's own holds: its lists, arrays and tensors."""
+    held = getattr(data, "__dict__", {})
+    kinds = (list, tuple, range, torch.Tensor, np.ndarray)
+    return [(key, held[key]) for key in sorted(held) if isinstance(held[key], kinds)]
 
 
 def _positions(size: int) -> list[int]:

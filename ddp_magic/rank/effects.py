@@ -187,7 +187,9 @@ def _was_renamed(journal: Journal, source: str, target: str) -> bool:
     if journal.trace(source).is_of_others():
         return True
     if not os.path.lexists(source):
-        return journal.explains(source, GONE)
+        inside = os.path.join(target, os.path.basename(source))
+        there = source in (journal.results.get(target), journal.results.get(inside))
+        return there and journal.explains(source, GONE)  # if elsewhere, then to claim it
     # This rank has made the source again; a directory does not take another one's place.
     made = journal.trace(target).has_ahead(MADE) and os.path.isdir(target)
     return made and journal.results[target] == source

@@ -35,6 +35,7 @@ from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.rank.untraced import Untraced
 from ddp_magic.rank.userdist import UserDistributed
+from ddp_magic.rank.where import work_s
 from ddp_magic.rank.witness import Witness
 from ddp_magic.version import __version__
 
@@ -107,7 +108,7 @@ class Rank:
         finally:
             self.effects.end_cell()
             if self._together:
-                self.attacher.end_cell()
+                self.attacher.end_cell(failed=self._failed)
             self.losses.recording = False
             self.sampler.end_cell()
             self._ended_s = time.time()
@@ -124,25 +125,36 @@ class Rank:
     def look(self) -> dict[str, Any]:
         """Return what shows whether this rank waits for others; may be called on any thread."""
         collectives = self.witness.collectives()
-        return {"collectives": collectives, "cpu_s": time.process_time(), "at_s": time.time()}
+        return {"collectives": collectives, "cpu_s": work_s(), "at_s": time.time()}
 
     def free(self) -> None:
         """End what this rank waits for in a collective; may be called on any thread."""
         self.guard.free()
+        self.attacher.free()
 
     def regroup(self, store: str) -> None:
         """Leave the process group, of which no collective is needed any more, for a new one."""
+        former = dist.group.WORLD
+        if self.guard.has_subgroups:
+            self.report.notice(
+                f"subgroups:{store}",
+                "the process group was made anew: make those of dist.new_group anew as well",
+            )
         with self.userdist.aside():
             self.guard.free()
             dist.destroy_process_group()
             self.membership = replace(self.membership, store=store)
             self.membership.join_group(self.guard)
         self.spawn.on_new_group()
-        self._take_up_group()
+        self._take_up_group(former)
 
-    def _take_up_group(self) -> None:
-        self.attacher.on_new_group()
+    def _take_up_group(self, former: Any = None) -> None:
+        self.attacher.on_new_group(former)
         self.sharder.on_new_group()
+
+    def note_end(self, *, failed: bool) -> None:
+        """Keep how the cell's code ended."""
+        self._failed = failed
 
     def close_cell(self, *, failed: bool) -> dict[str, Any]:
         """Tell the notebook how the cell ended, when all that was printed has been sent."""
@@ -154,12 +166,14 @@ class Rank:
     def _begin(self, plan: CellPlan, leads: bool) -> None:
         whole = len(plan.ranks) == self.membership.world_size
         self._together = plan.wrap and whole
+        self._failed = True  # until it is known
         self.channel.begin_cell()
         self.helpers.begin_cell(plan.ranks)
         self.spawn.everyone = whole
         self.attacher.active = self._together
         if self._together:
             self.attacher.begin_cell(plan.number)
+            self.witness.begin_cell()
         self.sharder.shard = plan.shard and whole
         self.sharder.batch = plan.batch
         self.losses.begin_cell()

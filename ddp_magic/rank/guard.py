@@ -25,19 +25,26 @@ _FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 
 class Guard:
-    """Knows the connections of this process's groups, and can end them."""
+    """Knows the connections of this process's groups, and can end them.
+
+    Attributes
+    ----------
+    has_subgroups
+        Whether the user has made groups beside the session's own.
+    """
 
     def __init__(self) -> None:
+        self.has_subgroups = False
         self._ports: set[int] = set()  # at which the groups take connections from other ranks
         self._patches = Patches()
 
     def install(self) -> None:
-        """Take note of the groups that the user makes."""
-        for module in (dist, distributed_c10d):
-            self._patches.replace(module, "new_group", self._noting_call)
+        """Take note of the groups that the user makes, and of waits for what goes on meanwhile."""
+        self._patches.replace(distributed_c10d, "_new_process_group_helper", self._noting_call)
+        self._patches.replace(dist.Work, "wait", self._named_wait)
 
     def uninstall(self) -> None:
-        """Give torch its function back."""
+        """Give torch its functions back."""
         self._patches.undo()
 
     @contextmanager
@@ -66,11 +73,20 @@ class Guard:
 
     def _noting_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def new_group(*args: Any, **kwargs: Any) -> Any:
+        def make_group(*args: Any, **kwargs: Any) -> Any:
+            self.has_subgroups = True
             with self.noting():
                 return original(*args, **kwargs)
 
-        return new_group
+        return make_group
+
+    def _named_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            """Be seen on the stack, by `ddp_magic.rank.where`."""
+            return original(*args, **kwargs)
+
+        return wait
 
 
 def _listening_ports() -> set[int]:

@@ -53,17 +53,26 @@ class Models(Protocol):
     """What a loader asks of the models that train."""
 
     def is_evaluating(self) -> bool:
-        """Return whether there are models, and all are in evaluation mode."""
+        """Return whether the model that was last trained is in evaluation mode."""
 
     def has_optimizers(self) -> bool:
         """Return whether an optimizer trains them."""
+
+    def normalise_batches(self) -> bool:
+        """Return whether one normalises by the statistics of a batch, which one row has not."""
+
+    def meet_at_loader(self) -> None:
+        """See that every rank is about to read a loader."""
 
 
 class _NoModels:
     def is_evaluating(self) -> bool:
         return False
 
-    has_optimizers = is_evaluating
+    has_optimizers = normalise_batches = is_evaluating
+
+    def meet_at_loader(self) -> None:
+        pass
 
 
 class LoaderSharder:
@@ -138,7 +147,8 @@ class LoaderSharder:
         in_worker = os.getpid() != self._pid
         if in_worker or not dist.is_initialized() or dist.get_world_size() == 1:
             return None
-        return Pass(Place(dist.get_rank(), dist.get_world_size()), self.batch)
+        least = 2 if self._models.normalise_batches() else 1
+        return Pass(Place(dist.get_rank(), dist.get_world_size(), least), self.batch)
 
     def evaluates(self) -> bool:
         """Return whether the models are in evaluation mode."""
@@ -146,6 +156,7 @@ class LoaderSharder:
 
     def data_alike(self, state: LoaderState, dataset: Any) -> bool:
         """Return whether all ranks hold the same data (a collective, the first time)."""
+        self._models.meet_at_loader()
         if state.data_alike is None:
             state.data_alike = alike_on_all_ranks(describe(dataset))
             state.alone = not state.data_alike
@@ -216,9 +227,11 @@ class LoaderSharder:
     def _look_at(self, loss: torch.Tensor, cut: Cut) -> None:
         if cut.part_size == cut.batch_size:
             return
+        frame = library_user(sys._getframe(2))
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
         if weighs_samples(loss, cut):
             self.report.notice(
-                "loader-loss-weighs",
+                f"loader-loss-weighs:{where}",
                 "A loss is a mean in which samples count differently (class weights, ignore_index, "
                 "a mask): each rank divides by the weights of its own part, so the step is near "
                 "that of one process, not equal. Exact: the sum, divided by "
@@ -226,7 +239,7 @@ class LoaderSharder:
             )
         if sums_over_samples(loss, cut):
             self.report.notice(
-                "loader-loss-sums",
+                f"loader-loss-sums:{where}",
                 "A loss is the sum over its batch, of which each rank has a part; averaged over "
                 f"ranks, its gradient is {cut.part_size / cut.batch_size:g} of that in one "
                 "process. Use the mean (reduction='mean'), or multiply the loss by world_size.",

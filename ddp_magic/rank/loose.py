@@ -22,16 +22,16 @@ class LooseTensors:
 
     Attributes
     ----------
-    label, fired, extra, reduces, local, took_values
+    label, fired, extra, reduces, asked, local, takes
         As of an `Attachment`; nothing is ever ``extra``.
     """
 
     def __init__(self, named: Sequence[tuple[str, Tensor]], rounds: Rounds, report: Report) -> None:
         self.fired: list[Tensor] = []
         self.extra: list[Tensor] = []
-        self.reduces = 0
+        self.reduces = self.asked = 0
         self.local = False
-        self.took_values = False
+        self.takes = 0
         self._are_parameters = all(isinstance(tensor, nn.Parameter) for _, tensor in named)
         self.label = ", ".join(name for name, _ in named)
         self._names = [name for name, _ in named]
@@ -79,7 +79,7 @@ class LooseTensors:
     def take_values(self) -> None:
         """Give all ranks the values of rank 0; a collective."""
         agreement.broadcast(self.values())
-        self.took_values = True
+        self.takes += 1
 
     def meet(self) -> None:
         """See, once in a cell, that every rank is about to average these (or `ParityError`)."""

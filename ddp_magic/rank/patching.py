@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -17,6 +17,14 @@ class Patches:
         original = vars(owner)[name]
         setattr(owner, name, make(getattr(owner, name)))
         self._made.append((owner, name, original, vars(owner)[name]))
+
+    def replace_in(self, owners: Iterable[Any], name: str, make: Callable[[Any], Any]) -> None:
+        """Replace one function in all modules that have it, by the same replacement."""
+        first, *others = owners
+        self.replace(first, name, make)
+        replacement = vars(first)[name]
+        for owner in others:
+            self.replace(owner, name, lambda _: replacement)
 
     def undo(self) -> None:
         """Put the originals back, where nothing else was put over the replacement since."""

@@ -24,12 +24,12 @@ from ddp_magic.rank import averaging
 class Holder(nn.Module):
     """What a DDP of ours wraps: parameters without the model, so that it keeps no model alive."""
 
-    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], sparse: frozenset[int]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], sparse: frozenset[int]) -> None:
         super().__init__()
-        for name, parameter in named:
+        for number, parameter in enumerate(parameters):
             part = _sparse_layer() if id(parameter) in sparse else nn.Module()
             part._parameters["weight"] = parameter
-            self._modules[name.replace(".", "/")] = part
+            self._modules[str(number)] = part
 
     def forward(self) -> None:
         """Compute nothing: calling the DDP arms its reducer."""
@@ -42,8 +42,8 @@ class Reducer:
 
     Parameters
     ----------
-    named
-        The parameters, with unique names, in the same order on all ranks.
+    parameters
+        In the same order on all ranks.
     sparse
         The identities of those whose gradients are sparse tensors.
     options
@@ -53,11 +53,11 @@ class Reducer:
 
     def __init__(
         self,
-        named: Sequence[tuple[str, nn.Parameter]],
+        parameters: Sequence[nn.Parameter],
         sparse: frozenset[int],
         options: dict[str, Any],
     ) -> None:
-        self.members = [parameter for _, parameter in named]
+        self.members = list(parameters)
         self.by_identity = {id(parameter): parameter for parameter in self.members}
         self.armed = False
         self._index = {id(parameter): index for index, parameter in enumerate(self.members)}
@@ -66,7 +66,9 @@ class Reducer:
         self._has_hook = "comm_hook" in options
         kwargs = {key: value for key, value in options.items() if key != "comm_hook"}
         with AllTrainable(self.members):
-            self._ddp = DistributedDataParallel(Holder(named, sparse), init_sync=False, **kwargs)
+            self._ddp = DistributedDataParallel(
+                Holder(self.members, sparse), init_sync=False, **kwargs
+            )
         self._accumulators = self._read_accumulators()
         self._pointers = list(map(Tensor.data_ptr, self.members))
         self._layout = self._read_layout()

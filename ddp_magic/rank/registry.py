@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_magic.rank.agreement import checksum
-from ddp_magic.rank.attachment import Attachment, can_train
+from ddp_magic.rank.attachment import Attachment, can_train, takes_statistics
+from ddp_magic.rank.buffers import parts
 from ddp_magic.rank.loose import LooseTensors
 from ddp_magic.rank.owners import (
     Surroundings,
@@ -41,7 +42,7 @@ class Registry:
         )
         self._attachments: list[weakref.ref[Attachment]] = []
         self._loose: list[LooseTensors] = []
-        self._checked: weakref.WeakKeyDictionary[Attachment, int] = weakref.WeakKeyDictionary()
+        self._checked: weakref.WeakKeyDictionary[Synced, int] = weakref.WeakKeyDictionary()
         self.user_ddps: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._order: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._versions: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
@@ -102,51 +103,77 @@ class Registry:
 
     @property
     def is_evaluating(self) -> bool:
-        """Whether there are models, and all are in evaluation mode."""
-        attached = [one for one in self if isinstance(one, Attachment) and not one.local]
-        roots = [root for attachment in attached for root in attachment.roots()]
+        """Whether the model that was last trained (or all, before any was) is being evaluated."""
+        roots = [root for attachment in self._latest() for root in attachment.roots()]
         return bool(roots) and not any(root.training for root in roots)
 
-    def leave(self, ddp: DistributedDataParallel) -> None:
-        """Leave the parameters of a DDP that the user made to it."""
+    @property
+    def normalises_batches(self) -> bool:
+        """Whether a model in training takes statistics of its batches."""
+        attached = [one for one in self if isinstance(one, Attachment) and not one.local]
+        roots = [root for attachment in attached for root in attachment.roots()]
+        return any(takes_statistics(part) for part in parts(roots))
+
+    def _latest(self) -> list[Attachment]:
+        attached = [one for one in self if isinstance(one, Attachment) and not one.local]
+        trained = [one for one in attached if one.reduces]
+        return [max(trained, key=lambda one: one.reduced_at)] if trained else attached
+
+    def leave(self, ddp: DistributedDataParallel) -> list[Synced]:
+        """Leave the parameters of a DDP that the user made to it; return what had them."""
         self.user_ddps.add(ddp)
         self._order[ddp] = len(self._order)
         identities = {id(parameter) for parameter in ddp.parameters()}
-        for attachment in self._that_cover(identities):
+        left = self._that_cover(identities)
+        for attachment in left:
             attachment.release()
             for root in attachment.roots():
                 self._by_root.pop(root, None)
+        return list(left)
 
     def trained_checksums(self) -> dict[str, int]:
         """Return a checksum of each model that was trained since the last call, by label."""
         sums: dict[str, int] = {}
         for synced in self:
-            if isinstance(synced, Attachment) and not synced.local:
-                if synced.reduces != self._checked.get(synced, 0):
+            if not synced.local:
+                trained = synced.reduces + synced.asked
+                if trained != self._checked.get(synced, 0):
                     sums[synced.label] = checksum(synced.values())
-                self._checked[synced] = synced.reduces
+                self._checked[synced] = trained
         return sums
 
-    def managed_checksums(self) -> dict[str, int]:
-        """Return a checksum of each DDP of the user's whose parameters were written since."""
+    def managed_checksums(self, summed: bool = True) -> dict[str, int]:
+        """Return a checksum of each DDP of the user's whose parameters were written since.
+
+        If they are not to be ``summed``, what was written is no news later.
+        """
         sums: dict[str, int] = {}
         for number, ddp in enumerate(sorted(self.user_ddps, key=lambda one: self._order[one])):
             parameters = list(ddp.parameters())
             version = sum(parameter._version for parameter in parameters)
-            if version != self._versions.get(ddp):
+            if version != self._versions.get(ddp) and summed:
                 sums[f"DDP({type(ddp.module).__name__}) number {number + 1}"] = checksum(parameters)
             self._versions[ddp] = version
         return sums
 
-    def forget_local(self) -> bool:
-        """Let what is on this rank alone be marked anew; return whether there was something."""
+    def forget_local(self) -> list[Synced]:
+        """Let what is on this rank alone be marked anew; return what there was."""
         local = [synced for synced in self if synced.local]
+        self.forget(local)
+        return local
+
+    def forget(self, some: Sequence[Synced]) -> None:
+        """Let these be marked anew."""
+        if not some:
+            return
+        gone = set(map(id, some))
+        for synced in some:
+            synced.release()
         for root, attachment in list(self._by_root.items()):
-            if attachment.local:
+            if id(attachment) in gone:
                 del self._by_root[root]
-        self._attachments = [r for r in self._attachments if (one := r()) and not one.local]
-        self._loose = [loose for loose in self._loose if not loose.local]
-        return bool(local)
+        self._attachments = [r for r in self._attachments if id(r()) not in gone]
+        self._loose = [loose for loose in self._loose if id(loose) not in gone]
 
     def clear(self) -> None:
         """Take everything off all models and tensors."""

@@ -7,30 +7,33 @@ import torch.distributed as dist
 from ddp_magic.rank.agreement import checksum, text_checksum
 from ddp_magic.rank.attachment import Attachment
 from ddp_magic.rank.registry import Registry, Synced
-from ddp_magic.rank.steps import Steps
 
 _Key = tuple[str, int]  # the label, and which of those that have it
 
 
-def rejoin(registry: Registry, steps: Steps) -> None:
+def rejoin(registry: Registry) -> list[Synced]:
     """Give all ranks rank 0's values of what all of them have; a collective.
 
-    What some rank lacks, or has in another shape, is left as it is.
+    Returns
+    -------
+        What some rank lacks, or has in another shape.
     """
     present = _by_label(registry)
-    mine = {key: _fingerprint(synced, steps) for key, synced in present.items()}
+    mine = {key: _fingerprint(synced) for key, synced in present.items()}
     theirs: list[dict[_Key, tuple[int, ...]]] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(theirs, mine)
+    shared = set[_Key]()
     for key in theirs[0]:
         prints = [one.get(key, ()) for one in theirs]
         if len({one[:-1] for one in prints}) > 1:
             continue
+        shared.add(key)
         synced = present[key]
         if len(set(prints)) > 1:
             synced.take_values()
-            steps.share_state(synced)
         if isinstance(synced, Attachment):
             synced.share_buffers()
+    return [synced for key, synced in present.items() if key not in shared]
 
 
 def _by_label(registry: Registry) -> dict[_Key, Synced]:
@@ -42,7 +45,6 @@ def _by_label(registry: Registry) -> dict[_Key, Synced]:
     return found
 
 
-def _fingerprint(synced: Synced, steps: Steps) -> tuple[int, ...]:
-    """Return its shape, how many optimizers step it, and last what its values are."""
-    optimizers = steps.optimizers_of(synced)
-    return text_checksum("\n".join(synced.layout())), len(optimizers), checksum(synced.values())
+def _fingerprint(synced: Synced) -> tuple[int, ...]:
+    """Return its shape, and last what its values are."""
+    return text_checksum("\n".join(synced.layout())), checksum(synced.values())

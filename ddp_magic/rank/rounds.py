@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 _FIRST_POLL_S = 0.0001
-_LONGEST_POLL_S = 0.005
+_LONGEST_POLL_S = 0.02
+_FAILED = "failed"
 
 Row = list[int]
 
@@ -26,20 +27,28 @@ class Rounds:
     ----------
     cell
         The number of the cell, the same on all ranks that run it.
+    failed
+        The ranks that did not come to a round because they have failed.
+    freed
+        Set on any thread, it ends the waiting.
     """
 
     def __init__(self) -> None:
         self.cell = 0
+        self.freed = False
+        self.failed: list[int] = []
         self._number = 0
 
     def begin_cell(self, cell: int) -> None:
         """Begin anew, with all ranks that run this cell."""
         self.cell = cell
+        self.freed = False
+        self.failed = []
         self._number = 0
 
-    def end_cell(self) -> None:
+    def end_cell(self, failed: bool = False) -> None:
         """Tell those that wait in a round of this cell that this rank will not come."""
-        self._store().set(self._key("end"), "")
+        self._store().set(self._key("end"), _FAILED if failed else "")
 
     def exchange(self, row: Sequence[int]) -> list[Row | None]:
         """Show the other ranks some numbers, and return what each showed in its same round.
@@ -63,7 +72,10 @@ class Rounds:
                 row: Row = json.loads(store.get(shown))
                 return row
             if has_ended:
+                self.failed += [rank] if store.get(ended).decode() == _FAILED else []
                 return None
+            if self.freed:
+                raise RuntimeError("freed: the other ranks do not come")
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, _LONGEST_POLL_S)
 

@@ -19,6 +19,8 @@ from ddp_magic.errors import UsageError
 
 _PREFIXES = {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}
 _INSTALLED = tuple(os.path.join(path, "") for path in _PREFIXES)
+_MAIN = ("__main__", "__mp_main__")  # the latter is what spawned processes call it
+_imported: set[str] = set()  # by programs that have run in this process
 _OURS = __name__.partition(".")[0]
 
 Transform = Callable[[ast.Module], ast.Module]
@@ -78,9 +80,8 @@ def run_program(
         There is no such script or module.
     """
     program = _find_module(name) if is_module else _find_script(path or name)
-    _forget_modules_in(program.folder)
-    if program.folder not in sys.path:
-        sys.path.insert(0, program.folder)
+    _forget_modules_of(program)
+    imported = set(sys.modules)
     tree = transform(ast.parse(program.source, program.path))
     code = compile(tree, program.path, "exec", dont_inherit=True)  # no `annotations` from here
     main = types.ModuleType("__main__")
@@ -88,12 +89,13 @@ def run_program(
     main.__package__ = program.spec.parent if program.spec else None
     argv = [program.path if is_module else name, *args]
     try:
-        with _being_main(main, argv):
+        with _being_main(main, argv), _surroundings(program.folder):
             exec(code, vars(main))
     except SystemExit as error:
         if error.code not in (None, 0):
             raise
     finally:
+        _imported.update(set(sys.modules) - imported)
         made = {key: value for key, value in vars(main).items() if not key.startswith("__")}
         namespace.update(made)
 
@@ -101,13 +103,29 @@ def run_program(
 @contextmanager
 def _being_main(main: types.ModuleType, argv: list[str]) -> Iterator[None]:
     before, sys.argv = sys.argv, argv
-    former = sys.modules["__main__"]
-    sys.modules["__main__"] = main
+    former = {name: sys.modules.get(name) for name in _MAIN}
+    sys.modules.update(dict.fromkeys(_MAIN, main))
     try:
         yield
     finally:
-        sys.modules["__main__"] = former
+        for name, module in former.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
         sys.argv = before
+
+
+@contextmanager
+def _surroundings(folder: str) -> Iterator[None]:
+    """Find modules in the program's folder first; undo what it changes of path and directory."""
+    path, directory = list(sys.path), os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        os.chdir(directory)
 
 
 def _find_script(path: str) -> Program:
@@ -119,9 +137,12 @@ def _find_script(path: str) -> Program:
 
 
 def _find_module(name: str) -> Program:
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     importlib.invalidate_caches()
+    with _surroundings(os.getcwd()):
+        return _find_on_path(name)
+
+
+def _find_on_path(name: str) -> Program:
     spec = _spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
@@ -144,11 +165,18 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
 
-def _forget_modules_in(folder: str) -> None:
-    """Have the program import its own modules as they are now, as a new process would."""
-    below = os.path.join(folder, "")
+def _forget_modules_of(program: Program) -> None:
+    """Have a program import its own modules as they are now, as a new process would.
+
+    Those of its folder, and what former programs have imported: names may be the same.
+    """
+    below = os.path.join(program.folder, "")
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        own = path.startswith(below) and not path.startswith(_INSTALLED)
+        own = (path.startswith(below) or name in _imported) and path and _is_users(path)
         if own and name.partition(".")[0] != _OURS:
             del sys.modules[name]
+
+
+def _is_users(path: str) -> bool:
+    return not path.startswith(_INSTALLED)

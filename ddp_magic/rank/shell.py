@@ -49,6 +49,9 @@ class CellLife(Protocol):
     def free(self) -> None:
         """End what this rank waits for in a collective; called on any thread."""
 
+    def note_end(self, *, failed: bool) -> None:
+        """Be told, still within the cell, how it ended."""
+
     def close_cell(self, *, failed: bool) -> dict[str, Any]:
         """Act when the cell has run and its output has been flushed; return what goes along."""
 
@@ -182,7 +185,9 @@ class RankKernel(IPythonParallelKernel):
             return await super().do_execute(*args, **kwargs)
         try:
             with self.life.cell(wire), self._numbered(wire), self._owned_threads():
-                return await super().do_execute(*args, **kwargs)
+                reply = await super().do_execute(*args, **kwargs)
+                self.life.note_end(failed=reply["status"] != "ok")
+                return reply
         except Exception as error:  # not the cell's own: without a reply the session would wait
             self.shell.showtraceback()
             reply = {"status": "error", "ename": type(error).__name__, "evalue": str(error)}

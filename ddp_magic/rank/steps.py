@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -22,15 +22,19 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass
 class _Watch:
-    """What an optimizer steps, and how often that had been averaged at its last step."""
+    """What an optimizer steps, and what had been done to that at its last step.
+
+    How often it had been averaged, and how often it had taken over rank 0's values.
+    """
 
     synced: Synced
     reduces: int
+    takes: int = 0
 
 
 @dataclass
 class _Entry:
-    size: int
+    identities: tuple[int, ...]
     watches: list[_Watch]
 
 
@@ -46,21 +50,26 @@ class Steps:
         """Whether there is any."""
         return bool(self._entries)
 
-    def enter(self, optimizer: Optimizer, frame: FrameType | None) -> list[Synced]:
-        """Take up an optimizer with its present parameters; return what nothing had marked."""
+    def enter(
+        self, optimizer: Optimizer, frame: FrameType | None, *, steps: bool = False
+    ) -> list[Synced]:
+        """Take up an optimizer with its present parameters; return what nothing had marked.
+
+        If it ``steps`` already, what was ever averaged was so for this step.
+        """
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         new = self._registry.mark(parameters, frame)
         identities = [id(parameter) for parameter in parameters]
         covering = [s for s in self._registry if any(map(s.covers, identities))]
-        watches = [_Watch(synced, synced.reduces) for synced in covering]
-        self._entries[optimizer] = _Entry(len(parameters), watches)
+        watches = [_Watch(s, -1 if steps and s.reduces else s.reduces) for s in covering]
+        self._entries[optimizer] = _Entry(tuple(identities), watches)
         return new
 
     def knows(self, optimizer: Optimizer) -> bool:
         """Tell whether it was taken up with the parameters that it has now."""
         entry = self._entries.get(optimizer)
-        return entry is not None and entry.size == sum(
-            len(group["params"]) for group in optimizer.param_groups
+        return entry is not None and entry.identities == tuple(
+            id(parameter) for group in optimizer.param_groups for parameter in group["params"]
         )
 
     def pending(self, optimizer: Optimizer) -> Iterator[Synced]:
@@ -80,17 +89,41 @@ class Steps:
         """Return the optimizers that step it, in the order in which they were made."""
         return [o for o in list(self._entries) if synced in self.stepped_by(o)]
 
+    def forget(self, gone: Sequence[Synced]) -> None:
+        """Have the optimizers of what is not kept in step any more taken up anew."""
+        for optimizer in [o for one in gone for o in self.optimizers_of(one)]:
+            self._entries.pop(optimizer, None)
+
+    def step_all(self, some: Iterable[Synced]) -> bool:
+        """Tell whether optimizers step all of these; what none does, is trained by hand."""
+        stepped = [watch.synced for entry in self._entries.values() for watch in entry.watches]
+        return all(one in stepped for one in some)
+
     def are_shared(self, optimizer: Optimizer) -> bool:
         """Tell whether what it steps is kept in step over the ranks."""
         return optimizer in self._entries and any(not s.local for s in self.stepped_by(optimizer))
 
-    def share_state(self, synced: Synced) -> None:
-        """Give all ranks rank 0's optimizer state with its values; a collective."""
-        synced.took_values = False
-        for optimizer in self.optimizers_of(synced):
-            box: list[Any] = [optimizer.state_dict() if dist.get_rank() == 0 else None]
-            dist.broadcast_object_list(box, src=0)
-            optimizer.load_state_dict(box[0])
+    def has_stale_state(self, optimizer: Optimizer) -> bool:
+        """Tell whether values were taken over from rank 0 that its state does not go with."""
+        watches = self._entries[optimizer].watches
+        return any(one.synced.takes > one.takes and not one.synced.local for one in watches)
+
+    def share_state(self, optimizer: Optimizer) -> None:
+        """Give all ranks rank 0's state of an optimizer; a collective."""
+        box: list[Any] = [optimizer.state_dict() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+        optimizer.load_state_dict(box[0])
+        self.has_state(optimizer)
+
+    def has_state(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer's state goes with the values that there are."""
+        for watch in self._entries[optimizer].watches:
+            watch.takes = watch.synced.takes
+
+    def forget_idle(self) -> None:
+        """Have optimizers that step nothing kept in step taken up anew."""
+        for optimizer in [o for o, entry in self._entries.items() if not entry.watches]:
+            del self._entries[optimizer]
 
     def clear(self) -> None:
         """Forget all; an optimizer is taken up again as it steps."""

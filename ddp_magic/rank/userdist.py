@@ -45,9 +45,9 @@ class UserDistributed:
 
     def install(self) -> None:
         """Take up the user's calls."""
-        for module in (dist, distributed_c10d):
-            self._patches.replace(module, "init_process_group", self._patched_init)
-            self._patches.replace(module, "destroy_process_group", self._patched_destroy)
+        modules = (dist, distributed_c10d)
+        self._patches.replace_in(modules, "init_process_group", self._patched_init)
+        self._patches.replace_in(modules, "destroy_process_group", self._patched_destroy)
         self._patches.replace(DistributedDataParallel, "__init__", self._patched_ddp_init)
         self._patches.replace(nn.DataParallel, "__init__", self._patched_data_parallel)
         self._patches.replace(nn.SyncBatchNorm, "forward", self._patched_sync_forward)

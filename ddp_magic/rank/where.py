@@ -7,6 +7,7 @@ import os
 import sys
 import sysconfig
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,7 +21,17 @@ _FOREIGN = (
     "<string>",  # the code with which the process began
 )
 _ENGINE = "_engine_run_backward"
-_COLLECTIVES = "torch.distributed.distributed_c10d"
+_COLLECTIVES = (
+    "torch.distributed.distributed_c10d",
+    "torch.distributed._functional_collectives",
+    "ddp_magic.rank.guard",  # `Work.wait`
+)
+_DISTRIBUTED = ("torch.distributed", "torch.nn.parallel.distributed")  # compiled code below them
+_OWN = {  # what the user has not called by name
+    "ddp_magic.rank.rounds": "the ranks' agreement on what they train",
+    "ddp_magic.rank.sharing": "the ranks' agreement on a loader's order",
+}
+_SCHEDULED = "/proc/self/task"
 
 
 def main_place(cell_folder: str) -> Place:
@@ -36,14 +47,24 @@ def main_place(cell_folder: str) -> Place:
     if user is None:
         return Place(0)
     path, line = user.f_code.co_filename, user.f_lineno
-    calls = [frame.f_code.co_name for frame in frames if _module(frame) == _COLLECTIVES]
+    calls = [name for frame in frames if (name := _call(frame, innermost=frame is frames[0]))]
     return Place(
         line=line,
         source=linecache.getline(path, line, user.f_globals).strip(),
         file="" if path.startswith(cell_folder) else os.path.basename(path),
         collective=calls[-1] if calls else "",
-        in_backward=any(frame.f_code.co_name == _ENGINE for frame in frames),
+        # A node of the graph that runs Python code would stand above.
+        in_backward=frames[0].f_code.co_name == _ENGINE,
     )
+
+
+def work_s() -> float:
+    """Return for how long threads of this process have run, or have waited for a processor."""
+    try:
+        tasks = [Path(_SCHEDULED, task, "schedstat").read_text() for task in os.listdir(_SCHEDULED)]
+    except OSError:  # another system than Linux, or a thread that has just ended
+        return time.process_time()
+    return sum(int(number) for task in tasks for number in task.split()[:2]) / 1e9
 
 
 def _stack() -> Iterator[FrameType]:
@@ -56,6 +77,16 @@ def _stack() -> Iterator[FrameType]:
 
 def _is_users(frame: FrameType) -> bool:
     return not frame.f_code.co_filename.startswith(_FOREIGN)
+
+
+def _call(frame: FrameType, *, innermost: bool) -> str:
+    """Return what a frame waits in, if it is one that waits for other ranks."""
+    module = _module(frame)
+    if module in _OWN:
+        return _OWN[module]
+    if module in _COLLECTIVES or (innermost and module.startswith(_DISTRIBUTED)):
+        return frame.f_code.co_name
+    return ""
 
 
 def _module(frame: FrameType) -> str:

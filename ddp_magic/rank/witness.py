@@ -31,13 +31,18 @@ class Witness:
     def __init__(self, attacher: Attacher) -> None:
         self._attacher = attacher
         self._patches = Patches()
+        self._before = 0
         self._pairs = False  # some ranks talk to some: the group counts that as well
 
     def install(self) -> None:
         """Note from now on whether ranks send to each other."""
-        for module in (dist, distributed_c10d):
-            for name in _POINT_TO_POINT:
-                self._patches.replace(module, name, self._noting)
+        for name in _POINT_TO_POINT:
+            self._patches.replace_in((dist, distributed_c10d), name, self._noting)
+
+    def begin_cell(self) -> None:
+        """Count from now on."""
+        self._pairs = False
+        self._before = self.collectives()
 
     def uninstall(self) -> None:
         """Give torch its functions back."""
@@ -46,9 +51,9 @@ class Witness:
     def attest(self, *, trained: bool) -> dict[str, Any]:
         """Return what must be the same on all ranks (see `ddp_magic.core.witness.Attested`)."""
         return {
-            "collectives": None if self._pairs else self.collectives(),
+            "collectives": None if self._pairs else self.collectives() - self._before,
             "trained": self._attacher.trained_checksums() if trained else {},
-            "managed": self._attacher.managed_checksums() if trained else {},
+            "managed": self._attacher.managed_checksums(summed=trained),
         }
 
     def collectives(self) -> int:

@@ -49,3 +49,14 @@ def test_padded_parts_are_equal_and_hold_everything(size: int, world_size: int) 
 def test_dealt_items_come_equally_often() -> None:
     hands = [list(place.deal("abcdefg")) for place in _ranks(3)]
     assert hands == [["a", "d", "g"], ["b", "e", "g"], ["c", "f", "g"]]
+
+
+@pytest.mark.parametrize(
+    ("size", "world_size", "parts"),
+    [(20, 2, 2), (2, 2, 1), (4, 4, 2), (8, 8, 4), (1, 2, 1), (6, 4, 2)],
+)
+def test_a_part_has_as_many_rows_as_it_needs(size: int, world_size: int, parts: int) -> None:
+    places = [Place(rank, world_size, least=2) for rank in range(world_size)]
+    assert {place.parts(size) for place in places} == {parts}
+    held = [position for place in places for position in range(size)[place.exact(size)]]
+    assert sorted(held) == sorted([*range(size)] * (world_size // parts))

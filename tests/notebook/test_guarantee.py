@@ -252,7 +252,7 @@ CASES = {
             "net(torch.randn(1, 3)).sum().backward(); print(same(net.weight.grad))",
         ),
         ("True",),
-        ("probe (Linear): is not on every rank, so its gradients are not averaged",),
+        ("probe (Linear): is not trained on every rank, so its gradients are not averaged",),
     ),
     "C28 all within a function": Case(
         (
@@ -296,7 +296,7 @@ CASES = {
         (
             "class Stream(IterableDataset):\n"
             "    def __iter__(self): return iter(range(8))\n"
-            "mine = [int(i) for b in DataLoader(Stream(), batch_size=2) for i in b]\n"
+            "mine = [int(i) for b in DataLoader(Stream(), batch_size=4) for i in b]\n"
             "print(sorted(sum(everyones(mine), [])))",
         ),
         ("[0, 1, 2, 3, 4, 5, 6, 7]",),
@@ -526,3 +526,92 @@ def test_the_example_that_explains_ddp(ready: Notebook) -> None:
     assert output.data("text/html"), "the loss has a curve"
     later = ready.run("%%ddp\nprint(type(trained['model']).__name__); dist.barrier()")
     assert later.text() == "MyModel\n"
+
+
+LOOP = """
+torch.manual_seed(0)
+x, y = torch.randn(80, 4), torch.randn(80, 1)
+loader = DataLoader(TensorDataset(x, y), 20, shuffle=True)
+def fresh():
+    global model, opt
+    model = nn.Linear(4, 1); opt = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+def train():
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a), b)
+        opt.zero_grad(); loss.backward(); opt.step()
+    return same(model.weight)
+fresh()
+"""
+STEP = "nn.functional.mse_loss(model(x[:9]), y[:9]).backward(); opt.step(); opt.zero_grad()"
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        (f"if rank == 1: raise ValueError('corrupt')\n{STEP}", "ValueError: corrupt"),
+        (f"if rank == 0:\n    for _ in range(3): {STEP}", "is not trained on every rank"),
+        (
+            "model = nn.Linear(4, 1)\nif rank == 0: nope\n"
+            "opt = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9); train()",
+            "NameError",
+        ),
+        (
+            "for _ in range(2):\n    for a, b in loader:\n        loss = model(a).mean()\n"
+            "        loss.backward(); opt.step()\n        if rank == 0: break",
+            "in vain",
+        ),
+        (
+            "if rank == 0:\n    for a, b in loader: pass",
+            "A loader is read here, and rank 1 does not",
+        ),
+        (
+            "own = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))\n"
+            "for i in range(3):\n    if rank == 1 and i == 1: raise KeyError('oops')\n"
+            "    own(x[:4]).sum().backward()",
+            "KeyError: 'oops'",
+        ),
+        ("if rank == 0: dist.all_reduce(torch.ones(1), async_op=True).wait()", "waited in wait"),
+    ],
+)
+def test_the_next_cell_trains_all_ranks_alike(ready: Notebook, cell: str, said: str) -> None:
+    ready.run(f"%%ddp\n{LOOP}")
+    output = ready.run(f"%%ddp\n{cell}")
+    told = "\n".join(output.data("text/plain"))
+    if output.status == "error":
+        told += "\n".join([output.error["evalue"], *output.error["traceback"]])
+    assert said in told
+    for _ in range(2):
+        assert ready.run("%%ddp\nprint(train())").text() == "True\n"
+
+
+def test_models_that_only_one_rank_has_beside_those_that_all_train(ready: Notebook) -> None:
+    ready.run(f"%%ddp\n{LOOP}\ntrain()")
+    output = ready.run(
+        "%%ddp\nif rank == 0:\n"
+        "    probe = nn.Linear(4, 1); own = torch.optim.SGD(probe.parameters(), 0.1)\n"
+        "for a, b in loader:\n"
+        "    nn.functional.mse_loss(model(a), b).backward(); opt.step(); opt.zero_grad()\n"
+        "    if rank == 0: probe(a).mean().backward(); own.step()\n"
+        "print(same(model.weight))"
+    )
+    assert output.text() == "True\n"
+
+
+def test_a_backward_that_takes_its_time_waits_for_nobody(ready: Notebook) -> None:
+    output = ready.run(
+        "%%ddp\nclass Slow(torch.autograd.Function):\n"
+        "    @staticmethod\n    def forward(ctx, x): return x * 1\n"
+        "    @staticmethod\n    def backward(ctx, g): time.sleep(2 * rank); return g\n"
+        "if rank == 1: Slow.apply(torch.ones(2, requires_grad=True)).sum().backward()\n"
+        "print('done')"
+    )
+    assert output.text() == "done\n"
+
+
+def test_ranks_that_send_to_each_other(ready: Notebook) -> None:
+    output = ready.run(
+        "%%ddp\nsent, got = torch.ones(1) * rank, torch.zeros(1)\n"
+        "pair = [dist.P2POp(dist.isend, sent, 1 - rank), dist.P2POp(dist.irecv, got, 1 - rank)]\n"
+        "for work in dist.batch_isend_irecv(pair): work.wait()\nprint(ddp.gather(got.item()))"
+    )
+    assert output.text() == "[1.0, 0.0]\n"

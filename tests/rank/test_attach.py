@@ -233,7 +233,7 @@ if rank == 0:
         + SGD_LOOP,
     )
     assert notices(found) == [
-        "probe (Linear): is not on every rank, so its gradients are not averaged",
+        "probe (Linear): is not trained on every rank, so its gradients are not averaged",
         "Net: differed between ranks; all have rank 0's values now",  # the probe drew numbers
     ]
 

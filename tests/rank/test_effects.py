@@ -476,18 +476,20 @@ def other(tmp_path: Path, effects: SharedEffects) -> Iterator[SharedEffects]:
     other.end_cell()
 
 
-def _has(other: SharedEffects, kind: str, path: Path | str) -> None:
+def _has(other: SharedEffects, kind: str, path: Path | str, result: str | None = None) -> None:
     """Have the other rank write that it made, or removed, a path."""
-    assert other._active() is not None
-    with other._active().locked():
-        other._active().note(str(path), kind)
+    journal = other._active()
+    assert journal is not None
+    with journal.locked():
+        journal.note(str(path), kind, result=result)
 
 
 def _knows(other: SharedEffects, kind: str, path: Path) -> bool:
     """Tell whether the other rank takes a path as made, or removed, by this one."""
-    assert other._active() is not None
-    with other._active().locked():
-        return other._active().explains(str(path), kind)
+    journal = other._active()
+    assert journal is not None
+    with journal.locked():
+        return journal.explains(str(path), kind)
 
 
 def test_done_once_for_each_time(tmp_path: Path, other: SharedEffects) -> None:
@@ -521,9 +523,10 @@ def test_made_after_all_that_others_made_and_removed(tmp_path: Path, other: Shar
     _has(other, "m", tmp_path / "d")
     _has(other, "g", tmp_path / "d")
     (tmp_path / "d").mkdir()
-    assert other._active() is not None
-    with other._active().locked():
-        assert other._active().trace(str(tmp_path / "d")).is_of_others()
+    journal = other._active()
+    assert journal is not None
+    with journal.locked():
+        assert journal.trace(str(tmp_path / "d")).is_of_others()
 
 
 def test_put_where_another_removed(tmp_path: Path, other: SharedEffects) -> None:
@@ -559,10 +562,19 @@ def test_directory_that_this_rank_counts_on(
 def test_removed_after_another_renamed(tmp_path: Path, other: SharedEffects) -> None:
     (tmp_path / "b").touch()
     _has(other, "g", tmp_path / "a")
-    _has(other, "m", tmp_path / "b")
+    _has(other, "m", tmp_path / "b", str(tmp_path / "a"))
     os.rename(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b").unlink()
     assert not (tmp_path / "b").exists()
+
+
+def test_what_another_rank_has_claimed_is_not_this_ranks(
+    tmp_path: Path, other: SharedEffects
+) -> None:
+    _has(other, "g", tmp_path / "job")
+    _has(other, "m", tmp_path / "job.1", str(tmp_path / "job"))
+    with pytest.raises(FileNotFoundError):
+        os.rename(tmp_path / "job", tmp_path / "job.0")
 
 
 def test_not_renamed_to_what_another_made_otherwise(tmp_path: Path, other: SharedEffects) -> None:

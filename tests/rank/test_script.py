@@ -124,3 +124,20 @@ def test_installed_modules_stay(tmp_path: Path) -> None:
     Path("train.py").write_text("x = 1")
     run("train.py")
     assert sys.modules.pop("ddp_magic.rank.probe") is stays
+
+
+def test_two_programs_with_helpers_of_one_name(tmp_path: Path) -> None:
+    for name in ("a", "b", "lib"):
+        Path(name).mkdir()
+    for name in ("a", "b"):
+        Path(name, "helper.py").write_text(f"value = {name!r}")
+        Path(name, "train.py").write_text(
+            "import sys, os\nsys.path.insert(0, os.path.abspath('lib'))\n"
+            "import helper, shared\nvalue = helper.value, shared.value\nos.chdir('/')"
+        )
+    Path("lib/shared.py").write_text("value = 1")
+    assert run("a/train.py")["value"] == ("a", 1)
+    Path("lib/shared.py").write_text("value = 'edited'")
+    assert run("b/train.py")["value"] == ("b", "edited")
+    assert run("a/train.py")["value"] == ("a", "edited")
+    assert Path.cwd() == tmp_path

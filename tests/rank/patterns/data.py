@@ -500,6 +500,11 @@ for epoch in range(6):
     for a, b in loader: total += step(a, b).item()
     plan.step(total / len(loader)); see(rate=opt.param_groups[0]["lr"])
 """,
+    "batch norm, and a last batch of two": """
+net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1); rows = TensorDataset(inputs[:18], targets[:18])
+see(n=len(fit(DataLoader(rows, 8, shuffle=True))))
+""",
     "no training after all": """
 loader = DataLoader(data, 8)
 see(mean=sum(a.sum().item() for a, _ in loader) / 29, n=len(loader)); fit(loader, 1)

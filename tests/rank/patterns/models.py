@@ -894,4 +894,10 @@ for form in (torch.contiguous_format, torch.channels_last, torch.contiguous_form
     for _ in range(3):
         opt.zero_grad(); F.mse_loss(net(part(images)), part(y)).backward(); opt.step(); record(net)
 """,
+    "two models whose layers have one name": """
+one = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh()); two = nn.Linear(8, 1)
+opt = torch.optim.SGD([*one.parameters(), *two.parameters()], 0.1)
+for _ in range(4):
+    opt.zero_grad(); F.mse_loss(two(one(part(x))), part(y)).backward(); opt.step(); record(one, two)
+""",
 }

@@ -626,4 +626,35 @@ for _ in range(4):
     slopes, = torch.autograd.grad(net(inputs).sum(), inputs)
     opt.zero_grad(); F.mse_loss(net(part(x) + slopes), part(y)).backward(); opt.step(); record(net)
 """,
+    "by hand, one model after the other": """
+models = [nn.Linear(4, 1) for _ in range(3)]; loose = [torch.ones(4, 1, requires_grad=True)] * 2
+def fit(model, params):
+    for _ in range(3):
+        F.mse_loss(model(part(x)), part(y)).backward()
+        with torch.no_grad():
+            for p in params: p -= 0.1 * p.grad; p.grad = None
+        record(*params)
+for model in models: fit(model, list(model.parameters()))
+for w in (torch.ones(4, 1, requires_grad=True), torch.zeros(4, 1, requires_grad=True)):
+    fit(lambda rows: rows @ w, [w])
+""",
+    "a parameter put in place of another in its group": """
+w = nn.Parameter(torch.ones(4, 1)); opt = torch.optim.SGD([w], 0.1); kept = []
+for i in range(6):
+    if i == 3:
+        kept.append(w); w = nn.Parameter(w.detach().clone()); opt.param_groups[0]["params"] = [w]
+    opt.zero_grad(); F.mse_loss(part(x) @ w, part(y)).backward(); opt.step(); record(w)
+""",
+    "autograd.grad, first order, then set": NET
+    + """
+net = Net(); opt = torch.optim.SGD(net.parameters(), 0.1); call = torch.func.functional_call
+for _ in range(4):
+    slow = dict(net.named_parameters())
+    inner = torch.autograd.grad(F.mse_loss(call(net, slow, (x,)), y), list(slow.values()))
+    fast = {n: (p - 0.1 * g).detach().requires_grad_() for (n, p), g in zip(slow.items(), inner)}
+    loss = F.mse_loss(call(net, fast, (part(x),)), part(y))
+    outer = torch.autograd.grad(loss, list(fast.values()))
+    for p, g in zip(net.parameters(), outer): p.grad = g
+    opt.step(); record(net)
+""",
 }

@@ -11,6 +11,7 @@ _ALIKE_ONLY = [
     "dropout",
     "dropout, then a model drawn at random",
     "ema with buffers, evaluated",
+    "loader: batch norm, and a last batch of two",
     "loader: batches mixed",
     "loader: noise drawn for each batch",
     "loader: rows moved at random",
