@@ -6,6 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -34,7 +35,7 @@ class _Watch:
 
 @dataclass
 class _Entry:
-    identities: tuple[int, ...]
+    identities: list[int]
     watches: list[_Watch]
 
 
@@ -62,15 +63,14 @@ class Steps:
         identities = [id(parameter) for parameter in parameters]
         covering = [s for s in self._registry if any(map(s.covers, identities))]
         watches = [_Watch(s, -1 if steps and s.reduces else s.reduces) for s in covering]
-        self._entries[optimizer] = _Entry(tuple(identities), watches)
+        self._entries[optimizer] = _Entry(identities, watches)
         return new
 
     def knows(self, optimizer: Optimizer) -> bool:
         """Tell whether it was taken up with the parameters that it has now."""
         entry = self._entries.get(optimizer)
-        return entry is not None and entry.identities == tuple(
-            id(parameter) for group in optimizer.param_groups for parameter in group["params"]
-        )
+        groups = [group["params"] for group in optimizer.param_groups]
+        return entry is not None and entry.identities == [*map(id, chain(*groups))]
 
     def pending(self, optimizer: Optimizer) -> Iterator[Synced]:
         """Yield what was not averaged since its last step, and note that it steps now."""

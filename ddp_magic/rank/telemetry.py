@@ -13,6 +13,8 @@ Drain = Callable[[], dict[str, list[tuple[int, float]]]]
 Send = Callable[[dict[str, Any]], None]
 
 _INTERVAL_S = 0.1
+_LONGEST_INTERVAL_S = 0.5
+_INTERVAL_SHARE = 0.1  # of the time that a cell has run: a long curve changes slowly
 _FACTS_HOLD_S = 0.3  # facts of one loop (its model, its loader) come within this and share a line
 _FACT_ORDER = ("model", "loader")
 
@@ -87,7 +89,11 @@ def _fact_order(kind: str) -> int:
 
 
 class Sampler:
-    """The thread that sends losses and facts while a cell runs, at most ten times a second."""
+    """The thread that sends losses and facts while a cell runs.
+
+    Ten times a second at first, then less often: on a busy machine whoever draws takes its time
+    from the ranks.
+    """
 
     def __init__(self, drain: Drain, report: RankReport, send: Send) -> None:
         self._drain = drain
@@ -96,11 +102,13 @@ class Sampler:
         self._running = threading.Event()
         self._lock = threading.Lock()
         self._facts_for_s = 0.0
+        self._began_s = 0.0
         self._thread = threading.Thread(target=self._main, name="ddp-telemetry", daemon=True)
         self._thread.start()
 
     def begin_cell(self) -> None:
         """Begin to send."""
+        self._began_s = time.monotonic()
         self._running.set()
 
     def end_cell(self) -> None:
@@ -113,14 +121,16 @@ class Sampler:
     def _main(self) -> None:
         while True:
             self._running.wait()
-            time.sleep(_INTERVAL_S)
+            ran_s = time.monotonic() - self._began_s
+            interval_s = min(max(_INTERVAL_S, _INTERVAL_SHARE * ran_s), _LONGEST_INTERVAL_S)
+            time.sleep(interval_s)
             with self._lock:
                 if self._running.is_set():
-                    self._sample()
+                    self._sample(interval_s)
 
-    def _sample(self) -> None:
+    def _sample(self, interval_s: float) -> None:
         self._send_points()
-        self._facts_for_s = self._facts_for_s + _INTERVAL_S if self._report.has_facts else 0.0
+        self._facts_for_s = self._facts_for_s + interval_s if self._report.has_facts else 0.0
         if self._facts_for_s >= _FACTS_HOLD_S:
             self._report.flush()
 
