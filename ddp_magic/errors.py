@@ -10,6 +10,7 @@
     ├── StateError        a sound request, not possible in the session's present state
     ├── CellError         the cell failed on one rank or more
     ├── CellTimeout       the cell ran longer than ``--timeout``
+    ├── CollectiveError   not every rank made a collective, or not the same (raised in the ranks)
     └── ParityError       training could not be kept equal to one process (raised in the ranks)
 
     KeyboardInterrupt
@@ -155,6 +156,13 @@ class CellTimeout(DdpMagicError):
         return [*_render(self.story), f"{type(self).__name__}: {self}"]
 
 
+class CollectiveError(DdpMagicError, RuntimeError):
+    """Not every rank came to a collective, or they came with calls that do not match.
+
+    A `RuntimeError` too, as torch's own errors of collectives are.
+    """
+
+
 class ParityError(DdpMagicError):
     """Training could not be kept equal to that of one process."""
 
@@ -168,5 +176,7 @@ def _render(story: FailureStory) -> list[str]:
     """Return the first failure's own traceback and a line for each group of ranks."""
     first = story.first
     shown = first and first.rank not in story.freed and not story.follows_a_death(first)
+    if first and story.was_ended(first):
+        shown = first.name == "KeyboardInterrupt"
     traceback = [*first.traceback, ""] if first and shown else []
     return [*traceback, *(f"ddp: {line}" for line in story.lines())]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddp_magic.core.ranks import format_ranks
+from ddp_magic.core.ranks import named, told_of_each
 
 # What a process group says when a rank has gone; the words are gloo's and NCCL's.
 _BROKEN_GROUP = re.compile(r"gloo|NCCL|Connection (closed|reset) by peer|DistBackendError")
-_PLURAL = {"was": "were", "has": "have"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -48,6 +47,8 @@ class RankFailure:
 
     def same_as(self, other: RankFailure) -> bool:
         """Whether both are one failure on two ranks."""
+        if self.name == other.name == "CollectiveError" and self.message == other.message:
+            return True  # each rank raises it where it is
         mine, its = (_ANSI.sub("", "\n".join(one.traceback)) for one in (self, other))
         return (self.name, self.message, mine) == (other.name, other.message, its)
 
@@ -67,7 +68,11 @@ class FailureStory:
     busy
         Ranks that are still in the cell.
     freed
-        Where each rank waited for others in vain, until it was freed.
+        Where each rank waited for others in vain.
+    places
+        Where each rank that had to be interrupted was: ``"is at line 3"``.
+    clash
+        How ranks' calls of collectives did not match; or ``""``.
     """
 
     failures: Mapping[int, RankFailure]
@@ -75,22 +80,29 @@ class FailureStory:
     died: Mapping[int, str]
     busy: tuple[int, ...] = ()
     freed: Mapping[int, str] = field(default_factory=dict)
+    places: Mapping[int, str] = field(default_factory=dict)
+    clash: str = ""
 
     @property
     def first(self) -> RankFailure | None:
-        """The failure that came first; of those of ranks that were freed only if no other did."""
+        """The failure that came first; that of a rank made to end only if no other did."""
         return min(
             self.failures.values(),
-            key=lambda one: (one.rank in self.freed, one.at_s, one.rank),
+            key=lambda one: (one.rank in self.freed, self.was_ended(one), one.at_s, one.rank),
             default=None,
+        )
+
+    def was_ended(self, failure: RankFailure) -> bool:
+        """Whether a failure is only how a rank was made to end."""
+        return failure.rank in self.places and (
+            failure.name == "KeyboardInterrupt" or _is_of_broken_group(failure)
         )
 
     def follows_a_death(self, failure: RankFailure) -> bool:
         """Whether a failure is only what became of a rank when another had died."""
         if not self.died:
             return False
-        stopped = failure.name == "KeyboardInterrupt"
-        return stopped or _BROKEN_GROUP.search(f"{failure.name}: {failure.message}") is not None
+        return failure.name == "KeyboardInterrupt" or _is_of_broken_group(failure)
 
     def summary(self) -> str:
         """Return one line: what failed and where."""
@@ -98,30 +110,46 @@ class FailureStory:
         if self.died:
             return "; ".join(self._deaths())
         if first is None or first.rank in self.freed:
-            return "; ".join(self._waits())
+            return "; ".join([*([self.clash] if self.clash else []), *self._waits()])
         return f"{first.headline} ({self._where(first)})"
 
     def lines(self) -> list[str]:
         """Return one line for each group of ranks, the first failure's group first."""
-        told = self._deaths()
-        after = [rank for rank, one in self.failures.items() if self.follows_a_death(one)]
+        told = [*self._deaths(), *([self.clash] if self.clash else [])]
+        ended = [rank for rank, one in self.failures.items() if self.was_ended(one)]
+        after = [
+            rank
+            for rank, one in self.failures.items()
+            if self.follows_a_death(one) and rank not in ended
+        ]
         if after:
             told.append(
                 f"{named(sorted(after))} {'was' if len(after) == 1 else 'were'} stopped then"
             )
         first = self.first
-        told += self._waits()
-        if first is not None and not self.follows_a_death(first) and first.rank not in self.freed:
+        if first is not None and self.is_told(first):
             told.append(f"{self._where(first)} {_ending(first.headline)}")
             told += [
                 f"{named(ranks)} {_ending(headline)}"
                 for headline, ranks in self._others(first).items()
             ]
+        told += self._waits()
+        told += told_of_each({rank: _interrupted(self.places[rank]) for rank in sorted(ended)})
         if finished := [rank for rank in self.finished if rank not in self.freed]:
             told.append(f"{named(finished)} finished")
         if self.busy:
-            told.append(f"{named(self.busy)} still busy; `%ddp restart` ends what does not stop")
+            told += told_of_each({rank: self._busy_place(rank) for rank in self.busy})
+            told.append("`%ddp interrupt` kills what does not end")
         return told
+
+    def _busy_place(self, rank: int) -> str:
+        return f"{self.places.get(rank, 'is in the cell')} still"
+
+    def is_told(self, failure: RankFailure) -> bool:
+        """Whether a failure is told as such, and not as what another one led to."""
+        return not (
+            failure.rank in self.freed or self.follows_a_death(failure) or self.was_ended(failure)
+        )
 
     def _waits(self) -> list[str]:
         groups: dict[str, list[int]] = {}
@@ -134,10 +162,7 @@ class FailureStory:
         ]
 
     def _deaths(self) -> list[str]:
-        groups: dict[str, list[int]] = {}
-        for rank, what in sorted(self.died.items()):
-            groups.setdefault(what, []).append(rank)
-        return [f"{named(ranks)} {_in_number(what, len(ranks))}" for what, ranks in groups.items()]
+        return told_of_each(dict(sorted(self.died.items())))
 
     def _where(self, first: RankFailure) -> str:
         same = [rank for rank, one in sorted(self.failures.items()) if one.same_as(first)]
@@ -150,26 +175,21 @@ class FailureStory:
     def _others(self, first: RankFailure) -> dict[str, list[int]]:
         groups: dict[str, list[int]] = {}
         for rank, failure in sorted(self.failures.items()):
-            if (
-                not failure.same_as(first)
-                and not self.follows_a_death(failure)
-                and rank not in self.freed
-            ):
+            if self.is_told(failure) and not failure.same_as(first):
                 groups.setdefault(failure.headline, []).append(rank)
         return groups
 
 
+def _is_of_broken_group(failure: RankFailure) -> bool:
+    return _BROKEN_GROUP.search(f"{failure.name}: {failure.message}") is not None
+
+
+def _interrupted(place: str) -> str:
+    """Return ``was interrupted at line 3`` of ``is at line 3``."""
+    verb, _, rest = place.partition(" ")
+    where = rest if rest.startswith(("at ", "in ")) else f"as it was {rest}"
+    return f"was interrupted {where}" if verb in ("is", "waits") else place
+
+
 def _ending(headline: str) -> str:
     return "stopped here" if headline == "KeyboardInterrupt" else f"failed with {headline}"
-
-
-def _in_number(what: str, count: int) -> str:
-    """Return what one rank did as what several did: ``was killed`` becomes ``were killed``."""
-    verb, _, rest = what.partition(" ")
-    return f"{_PLURAL.get(verb, verb) if count > 1 else verb} {rest}"
-
-
-def named(ranks: Iterable[int]) -> str:
-    """Return ``rank 0`` or ``ranks 0, 2-3``."""
-    ranks = tuple(ranks)
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ddp_magic.errors import UsageError
 
 _MOST_RANKS = 65_536  # a range is expanded before the number of ranks is known
+_PLURAL = {"is": "are", "waits": "wait", "was": "were", "has": "have"}
 _SYNTAX = "give ranks and ranges with commas between, such as 0 or 0,2-3"
 
 
@@ -85,3 +86,23 @@ def _parse_part(part: str, text: str, option: str) -> range:
 def _error(text: str, option: str, what: str) -> UsageError:
     shown = text if text.strip() else repr(text)
     return UsageError(f"{option} {shown}: {what}", fix=_SYNTAX)
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return ``rank 0`` or ``ranks 0, 2-3``."""
+    ranks = tuple(ranks)
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+
+
+def told_of_each(told: Mapping[int, str]) -> list[str]:
+    """Return a line for each group of ranks of which the same is told: ``ranks 0-1 are …``."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in told.items():
+        groups.setdefault(text, []).append(rank)
+    return [f"{named(ranks)} {in_number(text, len(ranks))}" for text, ranks in groups.items()]
+
+
+def in_number(text: str, count: int) -> str:
+    """Return what one rank did as what several did: ``was killed`` becomes ``were killed``."""
+    verb, _, rest = text.partition(" ")
+    return f"{_PLURAL.get(verb, verb) if count > 1 else verb} {rest}".rstrip()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_magic.core.failures import named
+from ddp_magic.core.ranks import told_of_each
 
 _LONGEST_SOURCE = 50
 
@@ -47,10 +47,11 @@ class Place:
     @property
     def where(self) -> str:
         """``all_reduce (line 3)``, of a place that waits."""
-        return f"{self.collective or 'backward()'} ({self._line})"
+        return f"{self.collective or 'backward()'} ({self.line_text})"
 
     @property
-    def _line(self) -> str:
+    def line_text(self) -> str:
+        """``line 3`` or ``line 3 of train.py``."""
         return f"line {self.line}" + (f" of {self.file}" if self.file else "")
 
     def __str__(self) -> str:
@@ -63,17 +64,9 @@ class Place:
         source = self.source.strip()
         if len(source) > _LONGEST_SOURCE:
             source = source[: _LONGEST_SOURCE - 3] + "..."
-        return f"is at {self._line}: {source}" if source else f"is at {self._line}"
+        return f"is at {self.line_text}: {source}" if source else f"is at {self.line_text}"
 
 
-def describe_places(places: Mapping[int, Place]) -> str:
+def describe_places(places: Mapping[int, object]) -> str:
     """Return one line that groups the ranks by where they are."""
-    groups: dict[str, list[int]] = {}
-    for rank, place in sorted(places.items()):
-        groups.setdefault(str(place), []).append(rank)
-    told = []
-    for text, ranks in groups.items():
-        verb, _, rest = text.partition(" ")
-        plural = {"is": "are", "waits": "wait"}[verb]
-        told.append(f"{named(ranks)} {verb if len(ranks) == 1 else plural} {rest}")
-    return "; ".join(told)
+    return "; ".join(told_of_each({rank: str(place) for rank, place in places.items()}))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp_magic.core.failures import named
+from ddp_magic.core.ranks import named
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,35 @@ class Attested:
     def from_wire(cls, wire: Mapping[str, Any]) -> Attested:
         """Read what a rank has sent."""
         return cls(wire["collectives"], dict(wire["trained"]), dict(wire["managed"]))
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What one rank says as it ends a cell, however it did.
+
+    Attributes
+    ----------
+    counts
+        How many collectives each of its process groups has begun, by the group's name.
+    unmet
+        The collective to which not every rank came, or ``""``; code may have gone on after that.
+    clash
+        How the ranks' calls did not match, or ``""``; likewise.
+    attested
+        What must be alike on all ranks, if they were to keep in step.
+    """
+
+    counts: Mapping[str, int]
+    unmet: str = ""
+    clash: str = ""
+    attested: Attested | None = None
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Closing:
+        """Read what a rank has sent."""
+        attested = wire["attested"]
+        read = Attested.from_wire(attested) if attested else None
+        return cls(**{**wire, "attested": read})
 
 
 def disagreement(attested: Mapping[int, Attested]) -> str:

@@ -18,10 +18,12 @@ from ipyparallel import error as ipp_error
 
 from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.crash import CrashTrimmer
-from ddp_magic.core.failures import FailureStory, RankFailure, named
+from ddp_magic.core.ending import Ending, Step
+from ddp_magic.core.failures import FailureStory, RankFailure
 from ddp_magic.core.output import Chunk, Grouper
+from ddp_magic.core.ranks import named, told_of_each
 from ddp_magic.core.view import Points, View
-from ddp_magic.core.witness import Attested, disagreement, managed_drift
+from ddp_magic.core.witness import Attested, Closing, disagreement, managed_drift
 from ddp_magic.errors import CellError, ParityError
 from ddp_magic.kernel.client import Message
 from ddp_magic.kernel.vigil import Vigil
@@ -29,8 +31,7 @@ from ddp_magic.kernel.world import World
 
 _TICK_S = 0.05
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
-_LONELY_S = 1.0  # how long a failure waits for the other ranks before it is told
-_ALL_WAIT_S = 3.0  # how long nothing comes before it is asked whether all wait for each other
+_GRACE_S = 1.0  # how long other ranks have, when one has failed, to end or to fail themselves
 METADATA_KEY = "ddp_magic"
 _POINTS_KIND = "points"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -59,20 +60,23 @@ class CellRun:
         self._late = threading.Lock()
         self._ended = False
         self.stopped = False  # whether somebody asked for its end
+        self._ending: Ending | None = None  # of a cell that is over, and has ranks that are not
         self._interrupting = False
-        self._told_failure = False
+        self.is_told_stuck = False  # whether it was said that some do not end
+        self.killed: set[int] = set()
+        self._places: dict[int, str] = {}  # where those were that had to be interrupted
+        self._watched_s = 0.0
         self._begun: set[int] = set()
         self._replied: dict[int, float] = {}
         self._idle: set[int] = set()
         self._failures: dict[int, RankFailure] = {}
         self._died: dict[int, str] = {}
-        self._died_s = math.inf
         self._results: dict[int, str] = {}
         self._lead_result: dict[str, Any] | None = None
         self._endings: dict[int, str] = {}
         self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
-        self._attested: dict[int, Attested] = {}
+        self._closings: dict[int, Closing] = {}
         self._vigil = Vigil(world, self._engines, view, self._inbox.put)
 
     @property
@@ -94,7 +98,6 @@ class CellRun:
         """
         if rank in self._engines:
             self._inbox.put(partial(self._note_death, rank, what))
-            self.interrupt()
 
     def lose_all(self, what: str) -> None:
         """Note that every rank has ended."""
@@ -111,11 +114,17 @@ class CellRun:
             self._show_late(partial(self._show_printed, rank, stream, text))
 
     def interrupt(self) -> None:
-        """Have Ctrl-C pressed on every rank that is busy; may be called on any thread.
+        """Have every rank that is busy interrupted; may be called on any thread.
 
         A rank that has not begun is interrupted as soon as it has: before that, it ignores it.
         """
-        self._inbox.put(self._begin_interrupt)
+        self._inbox.put(self._press_stop)
+
+    def kill(self) -> None:
+        """Kill the ranks that are busy: they did not end when they were interrupted."""
+        for rank in self.busy:
+            self.killed.add(rank)
+            self._world.signal(rank, signal.SIGKILL)
 
     def pump(self, until_s: float | None = None) -> bool:
         """Show what comes until every rank has ended the cell; return whether that is so.
@@ -133,29 +142,55 @@ class CellRun:
                 self._inbox.get(timeout=_TICK_S)()
             except queue.Empty:
                 self._show(self._grouper.tick(now_s))
-                self._tell_lonely_failure(now_s)
-                self._vigil.tell_quiet(now_s, self.busy)
-                if not self._died and self._is_whole:
-                    since_s = max(self._replied.values(), default=self._vigil.heard_s + _ALL_WAIT_S)
-                    self._vigil.free_who_waits(now_s, self.busy, since_s)
                 self._view.tick()
+            if now_s - self._watched_s >= _TICK_S:
+                self._watched_s = now_s
+                self._watch(now_s)
         return True
 
-    def _tell_lonely_failure(self, now_s: float) -> None:
-        """Say that a rank has failed or died while others go on, perhaps waiting for it."""
-        if self._told_failure or (self._interrupting and not self._died):
-            return
-        since_s = [self._died_s] if self._died else []
-        failed = self.story().first
-        if failed is not None:
-            since_s.append(self._replied.get(failed.rank, now_s))
-        if since_s and now_s - min(since_s) > _LONELY_S:
-            self._told_failure = True
-            if failed is not None and not self._died:
-                what = f"rank {failed.rank} has failed with {failed.headline}"
-            else:
-                what = self.story().lines()[0]
-            self._view.notice(f"ddp: {what}; {named(self.busy)} still at it: Stop ends the cell")
+    def _watch(self, now_s: float) -> None:
+        """Do what is due by time, also while output floods in."""
+        busy = self.busy
+        ended = {rank: one.counts for rank, one in self._closings.items()}
+        gone = {*self._died, *(self._world.engines.keys() - self._engines.keys())}
+        if self._ending is None and self._is_over:
+            self._ending = Ending(now_s + (0 if self._died else _GRACE_S))
+        for step in self._ending.due(now_s) if self._ending else ():
+            self._take(step, busy)
+        if not self._interrupting:
+            self._vigil.watch(now_s, busy, ended, gone)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the cell cannot succeed any more."""
+        misses = any(one.unmet or one.clash for one in self._closings.values())
+        failed = any(rank in self._replied for rank in self._failures)
+        return bool(failed or misses or self._died or self._vigil.has_freed)
+
+    def _take(self, step: Step, busy: tuple[int, ...]) -> None:
+        """Take a step towards the end of a cell that is over."""
+        if step is Step.LOOK:
+            self._vigil.look(busy)
+        elif step is Step.INTERRUPT:
+            self._interrupting = True
+            self._places.update(self._vigil.places(busy))
+            self._signal([rank for rank in busy if rank in self._begun])
+            if self._died:  # what others wait for will not come
+                self._vigil.free()
+        elif step is Step.FREE:
+            self._vigil.free_who_waits(busy)
+        else:
+            self._tell_stuck(busy)
+
+    def _tell_stuck(self, busy: tuple[int, ...]) -> None:
+        self.is_told_stuck = True
+        self._places.update(self._vigil.places(busy))
+        why = "" if self.stopped else f"{self.story().summary()}; "
+        where = "; ".join(told_of_each(self._vigil.places(busy)))
+        self._view.notice(
+            f"ddp: {why}{where}, and cannot be interrupted there: Stop kills"
+            f" {named(busy)}, the variables of the others stay"
+        )
 
     def finish(self) -> None:
         """Show what was held back and close the view; later output is shown as it comes."""
@@ -177,31 +212,42 @@ class CellRun:
         """Return what has happened to each rank so far."""
         ended = {*self._failures, *self._died, *self.busy}
         finished = tuple(rank for rank in sorted(self._engines) if rank not in ended)
+        unmet = {rank: one.unmet for rank, one in sorted(self._closings.items()) if one.unmet}
+        clashes = {
+            rank: one.clash
+            for rank, one in self._closings.items()
+            if one.clash and rank not in self._failures
+        }
         return FailureStory(
-            dict(self._failures), finished, dict(self._died), self.busy, dict(self._vigil.freed)
+            dict(self._failures),
+            finished,
+            dict(self._died),
+            self.busy,
+            freed={**unmet, **self._vigil.in_vain},
+            places=dict(self._places),
+            clash=self._vigil.clash or next(iter(clashes.values()), "").rstrip("."),
         )
 
     def errors(self) -> dict[int, str]:
         """Return what each rank of the cell failed with, empty where it did not."""
         story = self.story()
-        own = {rank: one for rank, one in self._failures.items() if not story.follows_a_death(one)}
+        own = {rank: one for rank, one in self._failures.items() if story.is_told(one)}
         return {rank: own[rank].headline if rank in own else "" for rank in self._engines}
 
     @property
     def failed(self) -> bool:
         """Whether the cell did not come to its end on every rank."""
-        by_itself = self._failures or self._died or self._vigil.freed
-        return bool(by_itself or self.busy or self._disagreement)
-
-    @property
-    def _is_whole(self) -> bool:
-        return len(self._engines) == self._world.size
+        return bool(self._failures or self._is_over or self.busy or self._disagreement)
 
     @property
     def group_is_broken(self) -> bool:
         """Whether the ranks' process group must be made anew before they can use it again."""
         counts = {one.collectives for one in self._attested.values()} - {None}
-        return bool(self._vigil.freed) or len(counts) > 1
+        return self._vigil.has_freed or len(counts) > 1
+
+    @property
+    def _attested(self) -> dict[int, Attested]:
+        return {rank: one.attested for rank, one in self._closings.items() if one.attested}
 
     @property
     def _disagreement(self) -> str:
@@ -209,14 +255,20 @@ class CellRun:
 
     def raise_failures(self) -> None:
         """Raise `CellError` if the cell failed anywhere."""
-        if self._failures or self._died or self._vigil.freed:
+        if self._failures or self._is_over:
             fix = "Run `%ddp restart` to have all ranks back." if self._died else ""
-            if self._vigil.freed and not self._failures.keys() - self._vigil.freed.keys():
+            story = self.story()
+            if (
+                story.freed
+                and not self._died
+                and not story.clash
+                and (story.first is None or not story.is_told(story.first))
+            ):
                 fix = (
                     "All ranks have to make the same steps. What a rank decides by its own loss "
                     "or data takes them apart: ddp.mean(loss) is the same on all."
                 )
-            raise CellError(self.story(), fix=fix)
+            raise CellError(story, fix=fix)
         if self._disagreement:
             raise ParityError(
                 f"{self._disagreement}.",
@@ -277,11 +329,18 @@ class CellRun:
 
     def _note_death(self, rank: int, what: str) -> None:
         self._died.setdefault(rank, what)
-        self._died_s = min(self._died_s, time.monotonic())
+        self._begin_ending()
 
-    def _begin_interrupt(self) -> None:
-        self._interrupting = True
-        self._signal([rank for rank in self.busy if rank in self._begun])
+    def _press_stop(self) -> None:
+        if self._interrupting:  # once more: some code takes an interrupt and goes on
+            self._signal([rank for rank in self.busy if rank in self._begun])
+        self._begin_ending()
+
+    def _begin_ending(self) -> None:
+        now_s = time.monotonic()
+        if self._ending is None:
+            self._ending = Ending(now_s)
+        self._ending.hasten(now_s)
 
     def _signal(self, ranks: list[int]) -> None:
         for rank in ranks:
@@ -351,8 +410,8 @@ class CellRun:
         )
 
     def _on_execute_reply(self, rank: int, _: dict[str, Any], message: Message) -> None:
-        if attested := message["metadata"].get(METADATA_KEY):
-            self._attested[rank] = Attested.from_wire(attested)
+        if closing := message["metadata"].get(METADATA_KEY):
+            self._closings[rank] = Closing.from_wire(closing)
 
     def _on_ddp_magic(self, rank: int, content: dict[str, Any], _: Message) -> None:
         if content["kind"] == _POINTS_KIND:

@@ -8,18 +8,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ddp_magic.core.failures import named
 from ddp_magic.core.lifecycle import Event, Lifecycle
 from ddp_magic.core.options import CellOptions, Program, StartOptions, module_names
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
+from ddp_magic.core.ranks import named
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.view import View
 from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError, UsageError
@@ -34,7 +33,8 @@ from ddp_magic.kernel.source import check_program, check_syntax
 from ddp_magic.kernel.textview import TextView
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
 
-_INTERRUPT_GRACE_S = 2.0
+_TIMEOUT_GRACE_S = 5.0  # how long a cell whose time is over has to end
+_KILL_GRACE_S = 2.0
 _SETTLE_S = 0.2
 _END_GRACE_S = 0.5
 _START_STOPPED = "the start was stopped; nothing of it is left"
@@ -358,12 +358,18 @@ class Session:
         return self.run(code, options, view=view, execution_count=execution_count)
 
     def interrupt(self) -> None:
-        """Stop the running cell on all its ranks, as Ctrl-C would."""
+        """Stop the running cell on all its ranks, as Ctrl-C would.
+
+        Ranks of which it was said that this does not end them are killed.
+        """
         run = self._run
         if run is not None and run.busy and self._life.allows(Event.INTERRUPT):
             self._on(Event.INTERRUPT)
             run.stopped = True
-            run.interrupt()
+            if run.is_told_stuck:
+                run.kill()
+            else:
+                run.interrupt()
 
     # ---- variables
 
@@ -418,36 +424,41 @@ class Session:
 
     def _follow(self, run: CellRun, timeout_s: float | None) -> None:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        in_time, by_hand = False, False
         try:
             in_time = run.pump(until_s)
             if not in_time:
-                self._stop_run(run)
+                self.interrupt()
+                run.pump(time.monotonic() + _TIMEOUT_GRACE_S)
         except KeyboardInterrupt:
+            by_hand = True
             self._stop_run(run)
-            raise CellInterrupted(run.story()) from None
         except BaseException:
-            self._stop_run(run)
+            self.interrupt()
+            run.pump(time.monotonic() + _TIMEOUT_GRACE_S)
             raise
         finally:
             self._cluster.flush()
             run.finish()
             self._note_end(run)
-        if timeout_s is not None and not in_time:
+        if not in_time and timeout_s is not None and not by_hand:
             raise CellTimeout(run.story(), timeout_s)
         if run.stopped:
-            raise CellInterrupted(run.story())
+            raise CellInterrupted(run.story()) from None
         run.raise_failures()
 
     def _stop_run(self, run: CellRun) -> None:
-        """Interrupt the ranks that are busy and give them a moment to end.
+        """Interrupt the ranks that are busy, and wait until they have ended.
 
-        Stop pressed once more interrupts them once more, and then is waited for no longer.
+        Some code cannot be interrupted; when that has been said, Stop kills its ranks.
         """
-        for _ in range(2):
-            with suppress(KeyboardInterrupt):
+        while run.busy:
+            try:
                 self.interrupt()
-                run.pump(time.monotonic() + _INTERRUPT_GRACE_S)
+                run.pump(time.monotonic() + _KILL_GRACE_S if run.killed else None)
                 return
+            except KeyboardInterrupt:
+                continue
 
     def _note_end(self, run: CellRun) -> None:
         self._last_errors.update(run.errors())
@@ -488,12 +499,13 @@ class Session:
         )
 
     def _note_rank_end(self, rank: int, end: ProcessEnd) -> None:
-        self._losses.dead[rank] = end.sentence
+        by_hand = self._run is not None and rank in self._run.killed
+        self._losses.dead[rank] = what = "was killed, as you asked" if by_hand else end.sentence
         if self._world is None or not self._life.allows(Event.RANK_DIED):
             return
         self._on(Event.RANK_DIED)
         if self._run is not None:
-            self._run.lose(rank, end.sentence)
+            self._run.lose(rank, what)
 
     def _note_printed(self, rank: int, stream: str, text: str) -> None:
         self._losses.note_printed(rank, text)

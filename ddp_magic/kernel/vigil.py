@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from ddp_magic.core.standstill import Look, Standstill
+from ddp_magic.core.deadlock import Look, clash, in_vain
+from ddp_magic.core.standstill import Standstill
 from ddp_magic.core.view import View
 from ddp_magic.core.where import Place, describe_places
 from ddp_magic.kernel.world import World
 
 _QUIET_S = 10.0  # how long nothing comes before it is said where the ranks are
-_ASK_S = 5.0  # how long that stands before it is asked again
-_LOOK_S = 0.25  # between two looks at ranks which may wait for others that have left the cell
+_TELL_S = 5.0  # how long that stands before it is said again
+_STILL_S = 1.0  # how long nothing comes before ranks are looked at
+_LOOK_S = 0.25  # between two looks
+_SOON_S = 0.1  # the same, when some have ended the cell
+_ANSWER_S = 1.0  # how long a look waits for all to answer
 
 
 class Vigil:
@@ -30,8 +35,12 @@ class Vigil:
 
     Attributes
     ----------
-    freed
-        Where each rank that was freed waited.
+    in_vain
+        Where each rank that waited for what could not come did so, until it was freed.
+    clash
+        How the collectives of those that were freed did not match; or ``""``.
+    has_freed
+        Whether the process group's connections were ended.
     heard_s
         When something last came, on `time.monotonic`'s clock.
     """
@@ -43,17 +52,22 @@ class Vigil:
         view: View,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.freed: dict[int, str] = {}
+        self.in_vain: dict[int, str] = {}
+        self.clash = ""
+        self.has_freed = False
         self._world = world
         self._engines = engines
         self._view = view
         self._post = post
-        self.heard_s = self._asked_s = time.monotonic()
+        self.heard_s = self._told_s = time.monotonic()
         self._quiet = False  # whether it has been said that nothing comes
-        self._asking = False
-        self._places: dict[int, Place] = {}
-        self._standstill = Standstill()
+        self._numbers = itertools.count()
+        self._number = -1  # of the present round of looks
         self._looked_s = -math.inf
+        self._before: dict[int, Look] = {}  # of the round before
+        self._seen: dict[int, Look] = {}
+        self._latest: dict[int, Look] = {}
+        self._standstill = Standstill()
 
     def hear(self) -> None:
         """Note that something came."""
@@ -61,58 +75,93 @@ class Vigil:
         if self._quiet:
             self._view.notice(f"ddp: nothing was printed for {now_s - self.heard_s:.0f} s")
             self._quiet = False
-            self._places.clear()
         self.heard_s = now_s
 
-    def tell_quiet(self, now_s: float, busy: Collection[int]) -> None:
-        """Say where the busy ranks are, while nothing comes from them."""
-        if now_s - self.heard_s > _QUIET_S and now_s - self._asked_s > _ASK_S:
-            if self._asked_s > self.heard_s and self._places.keys() < set(busy):
-                self._show_places(busy)  # some have not answered
-            self._asked_s = now_s
-            self._places.clear()
-            self._asking = True
-            self._look(busy)
-
-    def free_who_waits(self, now_s: float, busy: Collection[int], ended_s: float) -> None:
-        """Free the busy ranks if all of them wait, for some that have ended or for each other.
+    def watch(
+        self,
+        now_s: float,
+        busy: Collection[int],
+        ended: Mapping[int, Mapping[str, int]],
+        gone: Collection[int],
+    ) -> None:
+        """Look at the busy ranks if nothing comes, and free them if some wait in vain.
 
         Parameters
         ----------
-        ended_s
-            When last a rank ended the cell, or since when none can have helped another, on
-            `time.monotonic`'s clock.
+        ended
+            How many collectives each rank that has ended the cell has begun, by process group.
+        gone
+            Ranks that have died, or do not run the cell.
         """
-        if self.freed or now_s - max(ended_s, self._looked_s) < _LOOK_S:
+        if self.has_freed or not (ended or gone or now_s - self.heard_s > _STILL_S):
             return
-        self._looked_s = now_s
-        if not self._standstill.holds(tuple(busy)):
-            return self._look(busy)
-        self.freed = {rank: self._standstill.waiting[rank].where for rank in busy}
-        for engine_id in self._engines.values():
-            self._world.client.free(engine_id)
+        answered = self._seen.keys() >= set(busy)
+        patience_s = _ANSWER_S if not answered else _SOON_S if ended or gone else _LOOK_S
+        if now_s - self._looked_s < patience_s:
+            return
+        still = {
+            rank: look
+            for rank, look in self._seen.items()
+            if rank in busy and rank in self._before and look.is_like(self._before[rank])
+        }
+        vain = in_vain(still, ended, gone)
+        if not vain and self._standstill.holds(tuple(busy)):
+            vain = set(busy)
+        if vain:
+            self.in_vain = {rank: self._latest[rank].where for rank in sorted(vain)}
+            self.clash = clash({rank: self._latest[rank] for rank in vain})
+            self.free()
+        else:
+            self._tell_quiet(now_s, busy)
+            self.look(busy)
 
-    def _look(self, busy: Collection[int]) -> None:
+    def look(self, busy: Collection[int]) -> None:
+        """Ask ranks where they are; they answer at once unless compiled code lets no other run."""
+        self._looked_s = time.monotonic()
+        self._before, self._seen = self._seen, {}
+        self._number = next(self._numbers)
         for rank in busy:
             reply = self._world.client.ask_where(self._engines[rank])
-            reply.add_done_callback(partial(self._receive, rank, busy))
+            reply.add_done_callback(partial(self._receive, rank, self._number))
 
-    def _receive(self, rank: int, busy: Collection[int], reply: Any) -> None:
+    def places(self, busy: Collection[int]) -> dict[int, str]:
+        """Return where these ranks were when they last answered."""
+        return {rank: self._told(rank) for rank in busy}
+
+    def free_who_waits(self, busy: Collection[int]) -> None:
+        """Free all ranks if one of these was last seen to wait."""
+        if any(rank in self._latest and self._latest[rank].waits for rank in busy):
+            self.free()
+
+    def free(self) -> None:
+        """End what any rank waits for in a collective; the process group is of no use then."""
+        self.has_freed = True
+        for rank, engine_id in self._world.engines.items():
+            if rank not in self._world.dead:
+                self._world.client.free(engine_id)
+
+    def _receive(self, rank: int, number: int, reply: Any) -> None:
         if isinstance(message := reply.result(), dict):  # not an error: it may have ended meanwhile
-            self._post(partial(self._note, rank, busy, message["content"]))
+            self._post(partial(self._note, rank, number, message["content"]))
 
-    def _note(self, rank: int, busy: Collection[int], content: dict[str, Any]) -> None:
-        place = Place.from_wire(content.pop("place"))
-        self._standstill.see(rank, Look(place, **content))
-        self._places[rank] = place
-        if self._asking and self._places.keys() >= set(busy):
-            self._show_places(busy)
+    def _note(self, rank: int, number: int, content: dict[str, Any]) -> None:
+        look = Look.from_wire(content)
+        self._latest[rank] = look
+        if number == self._number:
+            self._seen[rank] = look
+            self._standstill.see(rank, look)
 
-    def _show_places(self, busy: Collection[int]) -> None:
-        self._asking = False
-        quiet_s = time.monotonic() - self.heard_s
-        places = {rank: self._places.get(rank, Place(None)) for rank in busy}
-        if places and quiet_s > _QUIET_S:
+    def _told(self, rank: int) -> str:
+        look = self._latest.get(rank)
+        if look is None:
+            return str(Place(None))
+        return f"waits in {look.where}" if look.waits and look.ops else str(look.place)
+
+    def _tell_quiet(self, now_s: float, busy: Collection[int]) -> None:
+        """Say where the busy ranks are, while nothing comes from them."""
+        quiet_s = now_s - self.heard_s
+        if quiet_s > _QUIET_S and now_s - self._told_s > _TELL_S:
+            self._told_s = now_s
             self._quiet = True
-            told = describe_places(places)
+            told = describe_places(self.places(sorted(busy)))
             self._view.progress(f"ddp: nothing printed for {quiet_s:.0f} s: {told}")

@@ -116,11 +116,11 @@ class World:
     def close(self) -> None:
         """Give back what this process holds for the ranks."""
         self.port.close()
-        self.store.unlink(missing_ok=True)
+        self._remove_store()
 
     def regroup(self) -> None:
         """Have the ranks, none of which may be busy, leave their process group for a new one."""
-        self.store.unlink(missing_ok=True)
+        self._remove_store()
         self.store = self._new_store()
         self.call("ddp_magic.rank.engine:regroup", {"store": str(self.store)}, None)
 
@@ -163,6 +163,10 @@ class World:
                     " would lose their variables.",
                     fix=f"Run `%ddp restart {option} {given}` to start afresh.",
                 )
+
+    def _remove_store(self) -> None:
+        for path in self.store.parent.glob(f"{self.store.name}*"):
+            path.unlink()
 
     def _new_store(self) -> Path:
         # Of a new name: what another group has left in one would be taken for its ranks'.

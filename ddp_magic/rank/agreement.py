@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_magic.core.failures import named
+from ddp_magic.core.ranks import named
 from ddp_magic.errors import ParityError
 from ddp_magic.rank.rounds import Rounds, Row
 

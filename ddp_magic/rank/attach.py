@@ -38,6 +38,7 @@ from ddp_magic.rank.byhand import ByHand
 from ddp_magic.rank.changes import Changes
 from ddp_magic.rank.graph import leaves
 from ddp_magic.rank.loose import LooseTensors
+from ddp_magic.rank.meetings import Meetings
 from ddp_magic.rank.owners import is_managed, look_around, look_away, user_frame
 from ddp_magic.rank.patching import Patches
 from ddp_magic.rank.reducer import Holder
@@ -59,11 +60,13 @@ class Attacher:
     ----------
     report
         Where to say what was done.
+    meetings
+        Where ranks wait for this one, if they wait for a collective of the user's.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, meetings: Meetings | None = None) -> None:
         self._report = report
-        self._rounds = Rounds()
+        self._rounds = Rounds(meetings.is_needed_by if meetings else None)
         self._registry = Registry(self._rounds, report)
         self._sites = Sites()
         self._steps = Steps(self._registry)
@@ -104,6 +107,10 @@ class Attacher:
     def free(self) -> None:
         """End what this rank waits for without a collective; may be called on any thread."""
         self._rounds.freed = True
+
+    def awaits(self) -> int | None:
+        """Return the rank that this one waits for to agree with it; may be called on any thread."""
+        return self._rounds.awaits
 
     def install(self) -> None:
         """Hook into optimizers, ``backward`` and DDP. The process group must be there."""

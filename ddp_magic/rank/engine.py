@@ -20,12 +20,14 @@ from ddp_magic.rank import group
 from ddp_magic.rank.attach import Attacher
 from ddp_magic.rank.effects import SharedEffects
 from ddp_magic.rank.files import AtomicSave
+from ddp_magic.rank.flight import FlightRecorder
 from ddp_magic.rank.guard import Guard
 from ddp_magic.rank.helpers import Helpers
 from ddp_magic.rank.hygiene import clean_process
 from ddp_magic.rank.loaders import LoaderSharder
 from ddp_magic.rank.losses import LossRecorder
 from ddp_magic.rank.mainpickle import PickledMain
+from ddp_magic.rank.meetings import Meetings
 from ddp_magic.rank.owngpu import OwnGpu
 from ddp_magic.rank.script import run_program
 from ddp_magic.rank.seeding import seed_everything
@@ -43,13 +45,21 @@ from ddp_magic.version import __version__
 class Rank:
     """One process of the world, from `join` until it ends."""
 
-    def __init__(self, membership: group.Membership, guard: Guard, kernel: RankKernel) -> None:
+    def __init__(
+        self,
+        membership: group.Membership,
+        guard: Guard,
+        flight: FlightRecorder,
+        kernel: RankKernel,
+    ) -> None:
         self.membership = membership
         self.guard = guard
+        self.flight = flight
         self.channel = Channel(kernel)
         heading = f"ddp: {membership.world_size} ranks, {membership.backend}"
         self.report = RankReport(self.channel.send, heading)
-        self.attacher = Attacher(self.report)
+        self.meetings = Meetings()
+        self.attacher = Attacher(self.report, self.meetings)
         self.sharder = LoaderSharder(self.report, self.attacher)
         self.losses = LossRecorder()
         self.userdist = UserDistributed(self.report)
@@ -73,6 +83,7 @@ class Rank:
             self.spawn,
             self.effects,
             PickledMain(),
+            self.meetings,
         )
 
     def install(self, seed: int) -> None:
@@ -80,6 +91,7 @@ class Rank:
         seed_everything(seed)
         for part in self.parts:
             part.install()
+        self._meet_in_group()
         place = self.membership
         device = torch.device(place.device)
         self.helpers = Helpers(self.losses, self.attacher, device)
@@ -109,6 +121,7 @@ class Rank:
             self.effects.end_cell()
             if self._together:
                 self.attacher.end_cell(failed=self._failed)
+            self.meetings.end_cell(failed=self._failed)
             self.losses.recording = False
             self.sampler.end_cell()
             self._ended_s = time.time()
@@ -123,14 +136,23 @@ class Rank:
             self.report.notice(f"untrained:{name}", f"{name} has ended, and has trained nothing")
 
     def look(self) -> dict[str, Any]:
-        """Return what shows whether this rank waits for others; may be called on any thread."""
-        collectives = self.witness.collectives()
-        return {"collectives": collectives, "cpu_s": work_s(), "at_s": time.time()}
+        """Return what shows whether this rank waits for others; may be called on any thread.
+
+        See `ddp_magic.core.deadlock.Look`; ``call`` is the collective that waits to begin.
+        """
+        call, awaits = self.meetings.waits()
+        if (rank := self.attacher.awaits()) is not None:
+            awaits = [rank]
+        counts = self.flight.counts()
+        ops = [] if awaits or self.witness.pairs else self.flight.pending()
+        times = {"cpu_s": work_s(), "at_s": time.time()}
+        return {"call": call, "counts": counts, "ops": ops, "awaits": awaits, **times}
 
     def free(self) -> None:
         """End what this rank waits for in a collective; may be called on any thread."""
         self.guard.free()
         self.attacher.free()
+        self.meetings.free()
 
     def regroup(self, store: str) -> None:
         """Leave the process group, of which no collective is needed any more, for a new one."""
@@ -145,8 +167,13 @@ class Rank:
             dist.destroy_process_group()
             self.membership = replace(self.membership, store=store)
             self.membership.join_group(self.guard)
+        self._meet_in_group()
         self.spawn.on_new_group()
         self._take_up_group(former)
+
+    def _meet_in_group(self) -> None:
+        self.flight.on_new_group()
+        self.meetings.on_new_group(f"{self.membership.store}-board")
 
     def _take_up_group(self, former: Any = None) -> None:
         self.attacher.on_new_group(former)
@@ -161,7 +188,12 @@ class Rank:
         ending = self.gate.end_cell()
         if failed or ending:
             self.channel.send({"kind": "ended", "at_s": self._ended_s, "ending": ending})
-        return self.witness.attest(trained=not failed) if self._together else {}
+        return {
+            "counts": self.flight.counts(),
+            "unmet": self.meetings.unmet,
+            "clash": self.meetings.clash,
+            "attested": self.witness.attest(trained=not failed) if self._together else None,
+        }
 
     def _begin(self, plan: CellPlan, leads: bool) -> None:
         whole = len(plan.ranks) == self.membership.world_size
@@ -174,6 +206,7 @@ class Rank:
         if self._together:
             self.attacher.begin_cell(plan.number)
             self.witness.begin_cell()
+        self.meetings.begin_cell(plan.number, whole)
         self.sharder.shard = plan.shard and whole
         self.sharder.batch = plan.batch
         self.losses.begin_cell()
@@ -195,10 +228,11 @@ def join(payload: dict[str, Any]) -> dict[str, Any]:
             fix="Install the same version in both environments.",
         )
     membership = group.Membership(**payload["membership"])
-    guard = Guard()
+    guard, flight = Guard(), FlightRecorder()
+    flight.install()
     membership.join(guard)
     kernel = this_shell().kernel
-    rank = Rank(membership, guard, kernel)
+    rank = Rank(membership, guard, flight, kernel)
     kernel.rank = rank
     rank.install(payload["seed"])
     RankKernel.adopt(kernel, rank)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -23,6 +23,11 @@ Row = list[int]
 class Rounds:
     """The rounds of one cell after the other.
 
+    Parameters
+    ----------
+    is_elsewhere
+        Whether a rank waits for this one at something else, and so does not come.
+
     Attributes
     ----------
     cell
@@ -31,9 +36,13 @@ class Rounds:
         The ranks that did not come to a round because they have failed.
     freed
         Set on any thread, it ends the waiting.
+    awaits
+        The rank that is being waited for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_elsewhere: Callable[[int], bool] | None = None) -> None:
+        self._is_elsewhere = is_elsewhere or (lambda rank: False)
+        self.awaits: int | None = None
         self.cell = 0
         self.freed = False
         self.failed: list[int] = []
@@ -56,23 +65,33 @@ class Rounds:
         Returns
         -------
         list of (list of int or None)
-            In rank order; None of a rank that has ended the cell.
+            In rank order; None of a rank that has ended the cell, or waits for this one elsewhere.
         """
         self._number += 1
         name = str(self._number)
         self._store().set(self._key(name), json.dumps(list(row)))
-        return [self._await(name, rank) for rank in range(dist.get_world_size())]
+        return [self._receive(name, rank) for rank in range(dist.get_world_size())]
+
+    def _receive(self, name: str, rank: int) -> Row | None:
+        self.awaits = rank if rank != dist.get_rank() else None
+        try:
+            return self._await(name, rank)
+        finally:
+            self.awaits = None
 
     def _await(self, name: str, rank: int) -> Row | None:
         store, shown, ended = self._store(), self._key(name, rank), self._key("end", rank)
         poll_s = _FIRST_POLL_S
         while True:
-            has_ended = store.check([ended])  # before the row: it may have shown that and ended
+            # Before the row: it may have shown that and gone on.
+            has_ended, elsewhere = store.check([ended]), self._is_elsewhere(rank)
             if store.check([shown]):
                 row: Row = json.loads(store.get(shown))
                 return row
             if has_ended:
                 self.failed += [rank] if store.get(ended).decode() == _FAILED else []
+                return None
+            if elsewhere:
                 return None
             if self.freed:
                 raise RuntimeError("freed: the other ranks do not come")

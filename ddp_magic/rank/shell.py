@@ -14,6 +14,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -166,7 +167,10 @@ class RankKernel(IPythonParallelKernel):
 
     def where_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Say, on the control thread, where the main thread is."""
-        content = {"place": vars(main_place(_cell_folder())), **self.life.look()}
+        look, place = self.life.look(), main_place(_cell_folder())
+        if call := look.pop("call"):
+            place = replace(place, collective=call)
+        content = {"place": vars(place), **look}
         self.session.send(stream, "where_reply", content, parent=parent, ident=ident)
 
     def free_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:

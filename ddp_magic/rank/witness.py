@@ -26,13 +26,18 @@ class Witness:
     ----------
     attacher
         Knows what was trained.
+
+    Attributes
+    ----------
+    pairs
+        Whether some ranks have talked to some in this cell: the group counts that as well.
     """
 
     def __init__(self, attacher: Attacher) -> None:
         self._attacher = attacher
         self._patches = Patches()
         self._before = 0
-        self._pairs = False  # some ranks talk to some: the group counts that as well
+        self.pairs = False
 
     def install(self) -> None:
         """Note from now on whether ranks send to each other."""
@@ -41,7 +46,7 @@ class Witness:
 
     def begin_cell(self) -> None:
         """Count from now on."""
-        self._pairs = False
+        self.pairs = False
         self._before = self.collectives()
 
     def uninstall(self) -> None:
@@ -51,7 +56,7 @@ class Witness:
     def attest(self, *, trained: bool) -> dict[str, Any]:
         """Return what must be the same on all ranks (see `ddp_magic.core.witness.Attested`)."""
         return {
-            "collectives": None if self._pairs else self.collectives() - self._before,
+            "collectives": None if self.pairs else self.collectives() - self._before,
             "trained": self._attacher.trained_checksums() if trained else {},
             "managed": self._attacher.managed_checksums(summed=trained),
         }
@@ -67,7 +72,7 @@ class Witness:
     def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._pairs = True
+            self.pairs = True
             return original(*args, **kwargs)
 
         return call

@@ -56,7 +56,8 @@ def test_busy_ranks_are_named() -> None:
     story = FailureStory({0: _failure(0)}, (), {}, busy=(1, 2))
     assert story.lines() == [
         "rank 0 failed with ValueError: x",
-        "ranks 1-2 still busy; `%ddp restart` ends what does not stop",
+        "ranks 1-2 are in the cell still",
+        "`%ddp interrupt` kills what does not end",
     ]
 
 
@@ -87,9 +88,44 @@ def test_who_was_freed_is_told_as_what_it_was() -> None:
     assert story.first.rank == 0
     assert story.summary() == "ZeroDivisionError: division by zero (rank 0)"
     assert story.lines() == [
-        "rank 1 waited in all_reduce (line 4) in vain; rank 0 had ended the cell",
         "rank 0 failed with ZeroDivisionError: division by zero",
+        "rank 1 waited in all_reduce (line 4) in vain; rank 0 had ended the cell",
     ]
+
+
+def test_who_was_interrupted_is_told_where_it_was() -> None:
+    story = FailureStory(
+        {
+            0: _failure(0, "KeyboardInterrupt", 1.0, ""),
+            1: _failure(1, "ValueError", 2.0),
+            2: _failure(2, "RuntimeError", 1.5, GLOO),
+        },
+        (3,),
+        {},
+        places={0: "is at line 3: time.sleep(9)", 2: "waits in barrier (line 4)"},
+    )
+    assert story.summary() == "ValueError: x (rank 1)"
+    assert story.lines() == [
+        "rank 1 failed with ValueError: x",
+        "rank 0 was interrupted at line 3: time.sleep(9)",
+        "rank 2 was interrupted in barrier (line 4)",
+        "rank 3 finished",
+    ]
+
+
+def test_what_does_not_match_is_told_first() -> None:
+    story = FailureStory({}, (), {}, freed={0: "barrier (line 1)"}, clash="they do not match")
+    assert story.summary() == "they do not match; rank 0 waited in barrier (line 1) in vain"
+    assert story.lines()[0] == "they do not match"
+
+
+def test_a_call_that_does_not_match_is_one_failure_on_all_ranks() -> None:
+    text = "The ranks' calls do not match: rank 0 barrier, rank 1 all_reduce."
+    failures = [
+        RankFailure(rank, "CollectiveError", text, (f"line {rank}",), float(rank))
+        for rank in range(2)
+    ]
+    assert _story(*failures).lines() == [f"both ranks failed with CollectiveError: {text}"]
 
 
 def test_where_all_waited_for_who_had_finished_that_is_the_failure() -> None:

@@ -428,12 +428,12 @@ REFUSED = {
     ),
     "D06 one rank makes one backward more": (
         "net = nn.Linear(2, 1)\nfor i in range(3 + rank): net(torch.ones(1, 2)).sum().backward()",
-        "rank 1 waited in backward() (line 3) in vain; rank 0 had ended the cell",
+        "rank 1 waited in backward(), all_reduce #",
     ),
     "an attached model is trained on one rank alone": (
         "net(torch.ones(1, 2)).sum().backward()\n"
         "if rank == 0: net(torch.ones(1, 2)).sum().backward()",
-        "rank 0 waited in backward() (line 3) in vain; rank 1 had ended the cell",
+        "rank 0 waited in backward(), all_reduce #",
     ),
     "a rank decides by its own loss": (
         "torch.manual_seed(rank); opt = torch.optim.SGD(net.parameters(), 0.1)\n"
@@ -570,7 +570,7 @@ STEP = "nn.functional.mse_loss(model(x[:9]), y[:9]).backward(); opt.step(); opt.
             "    own(x[:4]).sum().backward()",
             "KeyError: 'oops'",
         ),
-        ("if rank == 0: dist.all_reduce(torch.ones(1), async_op=True).wait()", "waited in wait"),
+        ("if rank == 0: dist.all_reduce(torch.ones(1), async_op=True).wait()", "waited in wait(), all_reduce #"),
     ],
 )
 def test_the_next_cell_trains_all_ranks_alike(ready: Notebook, cell: str, said: str) -> None:
