@@ -28,6 +28,7 @@ _SCHEDULE = (
     (1.9, Step.LOOK),
     (2.0, Step.TELL),
 )
+_LOOK_S = 0.5  # how long ranks have to say where they are, before they are interrupted
 
 
 class Ending:
@@ -43,10 +44,24 @@ class Ending:
         self.at_s = at_s
         self._left = list(_SCHEDULE)
 
-    def due(self, now_s: float) -> list[Step]:
-        """Return what is to be done now, each step once."""
-        due = [step for after_s, step in self._left if now_s - self.at_s >= after_s]
-        del self._left[: len(due)]
+    def due(self, now_s: float, *, are_seen: bool = True) -> list[Step]:
+        """Return what is to be done now, each step once.
+
+        Parameters
+        ----------
+        are_seen
+            Whether it is known where the ranks are. If not, they are interrupted a little later,
+            and so is what comes after that.
+        """
+        due = []
+        while self._left and now_s - self.at_s >= self._left[0][0]:
+            after_s, step = self._left[0]
+            if step is Step.INTERRUPT:
+                if not are_seen and now_s - self.at_s < _LOOK_S:
+                    break
+                self.at_s = max(self.at_s, min(now_s, self.at_s + _LOOK_S) - after_s)
+            due.append(step)
+            del self._left[0]
         return due
 
     def hasten(self, now_s: float) -> None:

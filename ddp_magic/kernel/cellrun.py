@@ -155,8 +155,9 @@ class CellRun:
         gone = {*self._died, *(self._world.engines.keys() - self._engines.keys())}
         if self._ending is None and self._is_over:
             self._ending = Ending(now_s + (0 if self._died else _GRACE_S))
-        for step in self._ending.due(now_s) if self._ending else ():
-            self._take(step, busy)
+        if self._ending is not None:
+            for step in self._ending.due(now_s, are_seen=self._vigil.has_seen(busy)):
+                self._take(step, busy)
         if not self._interrupting:
             self._vigil.watch(now_s, busy, ended, gone)
 

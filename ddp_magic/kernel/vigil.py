@@ -95,8 +95,7 @@ class Vigil:
         """
         if self.has_freed or not (ended or gone or now_s - self.heard_s > _STILL_S):
             return
-        answered = self._seen.keys() >= set(busy)
-        patience_s = _ANSWER_S if not answered else _SOON_S if ended or gone else _LOOK_S
+        patience_s = _ANSWER_S if not self.has_seen(busy) else _SOON_S if ended or gone else _LOOK_S
         if now_s - self._looked_s < patience_s:
             return
         still = {
@@ -123,6 +122,10 @@ class Vigil:
         for rank in busy:
             reply = self._world.client.ask_where(self._engines[rank])
             reply.add_done_callback(partial(self._receive, rank, self._number))
+
+    def has_seen(self, busy: Collection[int]) -> bool:
+        """Whether all of these ranks have answered since they were last asked where they are."""
+        return self._seen.keys() >= set(busy)
 
     def places(self, busy: Collection[int]) -> dict[int, str]:
         """Return where these ranks were when they last answered."""
