@@ -23,6 +23,7 @@ Trained = tuple[list[float], list[float]]
     ("world", "case"),
     [pytest.param(case.world_size, case, id=str(case)) for case in cases()],
     indirect=["world"],
+    scope="module",  # so that a kernel is shared
 )
 def test_a_failure_costs_no_more_than_its_cell(
     ranks: Ranks, case: Case, one_process: Trained
@@ -77,7 +78,7 @@ def check_told_of_culprit(told: Told, case: Case, culprit: int) -> None:
     if parts:
         how = "waited in " if case.end is End.ITSELF else "was interrupted in "
     assert re.search(how + fault.told, told.of(culprit)), told.text
-    if case.end is End.ITSELF and not parts or fault.kind is Kind.HANGS:
+    if (case.end is End.ITSELF and not parts) or fault.kind is Kind.HANGS:
         shown = "" if case.fault == "absent" else fault.shown
         assert re.search(shown, told.all), told.all
 

@@ -68,7 +68,6 @@ class Deadly(Dataset):
     def __getitem__(self, i): os.kill(os.getpid(), signal.SIGKILL)
 
 def state():
-    gc.collect()
     process = psutil.Process()
     return dict(
         kept=kept, weights=weights(), same_objects=objects == (id(model), id(opt), id(kept)),
@@ -78,10 +77,10 @@ def state():
 objects = (id(model), id(opt), id(kept))
 print(json.dumps(dict(rank=rank, now=state())))
 """
-_LOOK = "print(json.dumps(dict(rank=rank, now=state())))"
+_LOOK = "gc.collect(); print(json.dumps(dict(rank=rank, now=state())))"
 _TRAIN = """%%ddp --no-plot
 resource.setrlimit(resource.RLIMIT_AS, no_limit)
-found = state()
+gc.collect(); found = state()
 train()
 print(json.dumps(dict(rank=rank, found=found, now=state())))
 """
