@@ -317,6 +317,7 @@ class Session:
         if not options.background:
             self._follow(run, options.timeout_s)
             return None
+        view.offer_stop(self.interrupt)
         follow = partial(self._follow, run, options.timeout_s)
         self._background = BackgroundCell(follow, self.interrupt, view)
         return self._background
