@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help setup demo lab test
+.PHONY: help setup demo lab soak test
 
 help:
 	@echo "make setup   install into .venv (again only when the requirements change)"
 	@echo "make demo    run the quickstart without a browser and print its result"
 	@echo "make lab     open the quickstart in JupyterLab"
 	@echo "make test    lint, check types and layers, run the tests"
+	@echo "make soak    half an hour of random faults in one session"
 
 setup: $(STAMP)
 
@@ -25,6 +26,9 @@ demo: setup
 
 lab: setup
 	$(BIN)/jupyter lab notebooks/quickstart.ipynb
+
+soak: setup
+	$(BIN)/python benchmarks/soak.py
 
 test: setup
 	$(BIN)/ruff check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import sys
 import time
 from collections.abc import Mapping
@@ -67,19 +68,31 @@ class Page:
             self._running.append(request["header"]["msg_id"])
             self._client.shell_channel.send(request)
 
-    def end(self, text: str = "") -> None:
-        """Wait until the cells have ended, or ``text`` has been printed."""
+    def end(self, text: str = "", patience_s: float = _CELL_TIMEOUT_S) -> None:
+        """Wait until the cells have ended, or ``text`` has been printed.
+
+        Raises
+        ------
+        TimeoutError
+            Not within ``patience_s``.
+        RuntimeError
+            A cell fails; its end may be waited for after that.
+        """
+        deadline_s = time.monotonic() + patience_s
         while self._running and not (text and text in "".join(self.texts.values())):
-            self._receive()
+            self._receive(max(0.0, deadline_s - time.monotonic()))
 
     def value(self, code: str) -> Any:
         """Run a cell and return the last line that it printed, as JSON."""
         self.run(code)
         return json.loads(self.texts["stdout"].splitlines()[-1])
 
-    def _receive(self) -> None:
+    def _receive(self, patience_s: float) -> None:
         """Take one message."""
-        message = self._client.get_iopub_msg(timeout=_CELL_TIMEOUT_S)
+        try:
+            message = self._client.get_iopub_msg(timeout=patience_s)
+        except queue.Empty:
+            raise TimeoutError("no message came") from None
         request_id = message["parent_header"].get("msg_id")
         if request_id not in self._running:
             return
@@ -133,6 +146,10 @@ class Notebook(Page):
         except RuntimeError:
             self.__exit__(None, None, None)
             raise
+
+    def stop(self) -> None:
+        """Press Stop."""
+        self._manager.interrupt_kernel()
 
     @property
     def pid(self) -> int:

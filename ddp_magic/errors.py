@@ -127,7 +127,8 @@ class CellInterrupted(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
         """Show where the ranks were stopped."""
-        return [*_render(self.story), *([] if self.story.first else [f"KeyboardInterrupt: {self}"])]
+        shown = _render(self.story, stopped=True)
+        return [*shown, *([] if self.story.first else [f"KeyboardInterrupt: {self}"])]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -153,7 +154,7 @@ class CellTimeout(DdpMagicError):
 
     def _render_traceback_(self) -> list[str]:
         """Show where the ranks were when the time was over."""
-        return [*_render(self.story), f"{type(self).__name__}: {self}"]
+        return [*_render(self.story, stopped=True), f"{type(self).__name__}: {self}"]
 
 
 class CollectiveError(DdpMagicError, RuntimeError):
@@ -172,11 +173,17 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def _render(story: FailureStory) -> list[str]:
-    """Return the first failure's own traceback and a line for each group of ranks."""
+def _render(story: FailureStory, stopped: bool = False) -> list[str]:
+    """Return the first failure's own traceback and a line for each group of ranks.
+
+    Parameters
+    ----------
+    stopped
+        Whether that may be of an interrupt, as the cell was.
+    """
     first = story.first
-    shown = first and first.rank not in story.freed and not story.follows_a_death(first)
-    if first and story.was_ended(first):
-        shown = first.name == "KeyboardInterrupt"
+    shown = first and (
+        story.is_told(first) or (stopped and first.name == "KeyboardInterrupt" and not story.died)
+    )
     traceback = [*first.traceback, ""] if first and shown else []
     return [*traceback, *(f"ddp: {line}" for line in story.lines())]

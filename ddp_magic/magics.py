@@ -151,6 +151,10 @@ class DdpMagics(Magics):
         self.session.stop()
         print(_STOPPED if started else "ddp: there were no ranks")
 
+    def _interrupt(self, _: Command) -> None:
+        told = "the cell is being stopped" if self.session.interrupt() else "no cell is running"
+        print(f"ddp: {told}")
+
     def _run(self, command: Command) -> Any:
         assert command.program is not None
         number = self.shell.displayhook.prompt_count

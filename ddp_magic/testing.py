@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ddp_magic.core.view import MimeBundle, Points
@@ -21,6 +22,7 @@ class RecordingView:
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     cleared: int = 0
     finished: int = 0
+    stop: Callable[[], object] | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
     @property
@@ -35,6 +37,10 @@ class RecordingView:
 
     def begin(self) -> None:
         """Do nothing."""
+
+    def offer_stop(self, stop: Callable[[], object]) -> None:
+        """Keep what stops the cell."""
+        self.stop = stop
 
     def text(self, stream: str, text: str) -> None:
         """Keep text."""

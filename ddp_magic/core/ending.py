@@ -15,9 +15,11 @@ class Step(Enum):
     LOOK = "see where the ranks are"
     INTERRUPT = "press Ctrl-C on them"
     FREE = "end what they wait for in compiled code"
+    DUMP = "have those that do not answer write where they are"
     TELL = "say that they do not end, and how to end them"
 
 
+_PATIENCE_S = 0.2  # how much later that is if not all ranks have answered yet
 _SCHEDULE = (
     (0.0, Step.LOOK),
     (0.1, Step.INTERRUPT),
@@ -25,10 +27,10 @@ _SCHEDULE = (
     (0.4, Step.FREE),
     (0.9, Step.LOOK),
     (1.0, Step.FREE),  # it waits for something else now
-    (1.9, Step.LOOK),
+    (1.7, Step.LOOK),
+    (1.9, Step.DUMP),
     (2.0, Step.TELL),
 )
-_LOOK_S = 0.5  # how long ranks have to say where they are, before they are interrupted
 
 
 class Ending:
@@ -44,27 +46,24 @@ class Ending:
         self.at_s = at_s
         self._left = list(_SCHEDULE)
 
-    def due(self, now_s: float, *, are_seen: bool = True) -> list[Step]:
+    def due(self, now_s: float, answered: bool) -> list[Step]:
         """Return what is to be done now, each step once.
 
         Parameters
         ----------
-        are_seen
-            Whether it is known where the ranks are. If not, they are interrupted a little later,
-            and so is what comes after that.
+        answered
+            Whether all ranks have answered the last look.
         """
-        due = []
-        while self._left and now_s - self.at_s >= self._left[0][0]:
-            after_s, step = self._left[0]
-            if step is Step.INTERRUPT:
-                if not are_seen and now_s - self.at_s < _LOOK_S:
-                    break
-                self.at_s = max(self.at_s, min(now_s, self.at_s + _LOOK_S) - after_s)
-            due.append(step)
-            del self._left[0]
+        passed_s = now_s - self.at_s - (0 if answered or self._is_new else _PATIENCE_S)
+        due = [step for after_s, step in self._left if passed_s >= after_s]
+        del self._left[: len(due)]
         return due
 
     def hasten(self, now_s: float) -> None:
         """Begin now, if it has not begun."""
-        if len(self._left) == len(_SCHEDULE):
+        if self._is_new:
             self.at_s = min(self.at_s, now_s)
+
+    @property
+    def _is_new(self) -> bool:
+        return len(self._left) == len(_SCHEDULE)

@@ -97,7 +97,7 @@ _FIX: dict[State, str] = {
     State.STOPPED: "Start them with `%ddp start`.",
     State.FAILED: "Start them again with `%ddp start`.",
     State.RUNNING: "Wait for the cell to end, or stop it.",
-    State.INTERRUPTING: "Wait for the cell to end; `%ddp restart` ends it at once.",
+    State.INTERRUPTING: "Wait for the cell to end; `%ddp interrupt` kills what does not.",
     State.LOST: "Run `%ddp restart` to start new ones.",
     State.DEGRADED: "Run `%ddp restart` to have all ranks back.",
 }

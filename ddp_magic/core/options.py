@@ -242,6 +242,11 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
         _START_OPTIONS,
     ),
     Subcommand("run", "run a torchrun or mp.spawn script on the ranks", _RUN_OPTIONS),
+    Subcommand(
+        "interrupt",
+        "stop the running cell, as Stop does; once more: kill what does not end",
+        (_HELP,),
+    ),
     Subcommand("status", "show every rank's process, device and state", (_HELP,)),
     Subcommand("help", "show this help", (_HELP,)),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 MimeBundle = dict[str, Any]
@@ -14,6 +14,9 @@ class View(Protocol):
 
     def begin(self) -> None:
         """Note that the cell begins to run, the ranks being ready."""
+
+    def offer_stop(self, stop: Callable[[], object]) -> None:
+        """Let the user stop the cell, which runs in the background, until `finish`."""
 
     def text(self, stream: str, text: str) -> None:
         """Show text exactly as it was printed to ``stdout`` or ``stderr``."""

@@ -29,7 +29,7 @@ class BackgroundCell:
     """
 
     def __init__(
-        self, follow: Callable[[], None], interrupt: Callable[[], None], view: View
+        self, follow: Callable[[], None], interrupt: Callable[[], object], view: View
     ) -> None:
         self._follow = follow
         self._interrupt = interrupt

@@ -45,7 +45,9 @@ class CellRun:
     (the notebook cell) in which the run was made.
     """
 
-    def __init__(self, world: World, engines: Mapping[int, int], view: View, output: str) -> None:
+    def __init__(
+        self, world: World, engines: Mapping[int, int], view: View, output: str, source: str
+    ) -> None:
         self._world = world
         self._engines = dict(engines)
         self._view = view
@@ -77,7 +79,7 @@ class CellRun:
         self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
         self._closings: dict[int, Closing] = {}
-        self._vigil = Vigil(world, self._engines, view, self._inbox.put)
+        self._vigil = Vigil(world, self._engines, source, view, self._inbox.put)
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -156,7 +158,7 @@ class CellRun:
         if self._ending is None and self._is_over:
             self._ending = Ending(now_s + (0 if self._died else _GRACE_S))
         if self._ending is not None:
-            for step in self._ending.due(now_s, are_seen=self._vigil.has_seen(busy)):
+            for step in self._ending.due(now_s, self._vigil.has_answers(busy)):
                 self._take(step, busy)
         if not self._interrupting:
             self._vigil.watch(now_s, busy, ended, gone)
@@ -174,20 +176,24 @@ class CellRun:
             self._vigil.look(busy)
         elif step is Step.INTERRUPT:
             self._interrupting = True
-            self._places.update(self._vigil.places(busy))
+            unseen = dict.fromkeys(busy, "was interrupted")
+            self._places.update(unseen | self._vigil.places(busy))
             self._signal([rank for rank in busy if rank in self._begun])
             if self._died:  # what others wait for will not come
                 self._vigil.free()
         elif step is Step.FREE:
             self._vigil.free_who_waits(busy)
+        elif step is Step.DUMP:
+            self._vigil.request_stacks(busy)
         else:
             self._tell_stuck(busy)
 
     def _tell_stuck(self, busy: tuple[int, ...]) -> None:
         self.is_told_stuck = True
-        self._places.update(self._vigil.places(busy))
+        places = self._vigil.stacks(busy)
+        self._places.update(places)
         why = "" if self.stopped else f"{self.story().summary()}; "
-        where = "; ".join(told_of_each(self._vigil.places(busy)))
+        where = "; ".join(told_of_each(places))
         self._view.notice(
             f"ddp: {why}{where}, and cannot be interrupted there: Stop kills"
             f" {named(busy)}, the variables of the others stay"

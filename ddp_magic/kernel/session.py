@@ -309,7 +309,7 @@ class Session:
             self._group_is_broken = False
         self._cell_count += 1
         plan = self._plan(options, tuple(engines), header, execution_count or self._cell_count)
-        run = CellRun(world, engines, view, options.output)
+        run = CellRun(world, engines, view, options.output, header + code)
         self._on(Event.RUN_CELL)
         self._run = self._last_run = run
         view.begin()
@@ -317,6 +317,7 @@ class Session:
         if not options.background:
             self._follow(run, options.timeout_s)
             return None
+        view.offer_stop(self.interrupt)
         follow = partial(self._follow, run, options.timeout_s)
         self._background = BackgroundCell(follow, self.interrupt, view)
         return self._background
@@ -357,19 +358,21 @@ class Session:
         code = f"get_ipython().run_program({call})"
         return self.run(code, options, view=view, execution_count=execution_count)
 
-    def interrupt(self) -> None:
-        """Stop the running cell on all its ranks, as Ctrl-C would.
+    def interrupt(self) -> bool:
+        """Stop the running cell on all its ranks, as Ctrl-C would; return whether there was one.
 
         Ranks of which it was said that this does not end them are killed.
         """
         run = self._run
-        if run is not None and run.busy and self._life.allows(Event.INTERRUPT):
-            self._on(Event.INTERRUPT)
-            run.stopped = True
-            if run.is_told_stuck:
-                run.kill()
-            else:
-                run.interrupt()
+        if run is None or not run.busy or not self._life.allows(Event.INTERRUPT):
+            return False
+        self._on(Event.INTERRUPT)
+        run.stopped = True
+        if run.is_told_stuck:
+            run.kill()
+        else:
+            run.interrupt()
+        return True
 
     # ---- variables
 
@@ -484,7 +487,8 @@ class Session:
         if not run.pump(time.monotonic() + _SETTLE_S):
             raise StateError(
                 f"Still busy with the cell that was stopped: {named(run.busy)}.",
-                fix="Wait for it, or end it with `%ddp restart`.",
+                fix="Wait for it, or kill it with `%ddp interrupt`: the variables of the other"
+                " ranks stay.",
             )
         self._note_end(run)
 

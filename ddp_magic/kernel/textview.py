@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from ddp_magic.core.view import MimeBundle, Points
 
@@ -12,6 +13,9 @@ class TextView:
 
     def begin(self) -> None:
         """Do nothing."""
+
+    def offer_stop(self, stop: Callable[[], object]) -> None:
+        """Do nothing: whoever runs it has the handle."""
 
     def text(self, stream: str, text: str) -> None:
         """Write to the process's ``stdout`` or ``stderr``."""

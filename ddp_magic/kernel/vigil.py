@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ddp_magic.core.deadlock import Look, clash, in_vain
+from ddp_magic.core.stackdump import read_place
 from ddp_magic.core.standstill import Standstill
 from ddp_magic.core.view import View
 from ddp_magic.core.where import Place, describe_places
@@ -30,6 +31,8 @@ class Vigil:
     ----------
     engines
         The engine of each rank.
+    code
+        The cell, magic line included.
     post
         Has a function called on the thread that follows the cell; may be called on any thread.
 
@@ -49,6 +52,7 @@ class Vigil:
         self,
         world: World,
         engines: Mapping[int, int],
+        code: str,
         view: View,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -57,6 +61,7 @@ class Vigil:
         self.has_freed = False
         self._world = world
         self._engines = engines
+        self._code = code
         self._view = view
         self._post = post
         self.heard_s = self._told_s = time.monotonic()
@@ -95,7 +100,9 @@ class Vigil:
         """
         if self.has_freed or not (ended or gone or now_s - self.heard_s > _STILL_S):
             return
-        patience_s = _ANSWER_S if not self.has_seen(busy) else _SOON_S if ended or gone else _LOOK_S
+        patience_s = (
+            _ANSWER_S if not self.has_answers(busy) else _SOON_S if ended or gone else _LOOK_S
+        )
         if now_s - self._looked_s < patience_s:
             return
         still = {
@@ -123,13 +130,29 @@ class Vigil:
             reply = self._world.client.ask_where(self._engines[rank])
             reply.add_done_callback(partial(self._receive, rank, self._number))
 
-    def has_seen(self, busy: Collection[int]) -> bool:
-        """Whether all of these ranks have answered since they were last asked where they are."""
+    def has_answers(self, busy: Collection[int]) -> bool:
+        """Whether all of these ranks have answered the last look."""
         return self._seen.keys() >= set(busy)
 
     def places(self, busy: Collection[int]) -> dict[int, str]:
-        """Return where these ranks were when they last answered."""
-        return {rank: self._told(rank) for rank in busy}
+        """Return where these ranks are, by the last look at them, those that have answered."""
+        return {rank: _told(self._seen[rank]) for rank in busy if rank in self._seen}
+
+    def request_stacks(self, busy: Collection[int]) -> None:
+        """Have the ranks that did not answer the last look write where they are."""
+        for rank in busy:
+            if rank not in self._seen:
+                self._world.request_stack(rank)
+
+    def stacks(self, busy: Collection[int]) -> dict[int, str]:
+        """Return where these ranks are, by what they were asked to write if they do not answer."""
+        silent = [rank for rank in busy if rank not in self._seen]
+        places = {rank: read_place(self._world.stack(rank), self._code) for rank in silent}
+        written = {
+            rank: f"{place} (compiled code that lets no other run)" if place.line else str(place)
+            for rank, place in places.items()
+        }
+        return written | self.places(busy)
 
     def free_who_waits(self, busy: Collection[int]) -> None:
         """Free all ranks if one of these was last seen to wait."""
@@ -154,17 +177,16 @@ class Vigil:
             self._seen[rank] = look
             self._standstill.see(rank, look)
 
-    def _told(self, rank: int) -> str:
-        look = self._latest.get(rank)
-        if look is None:
-            return str(Place(None))
-        return f"waits in {look.where}" if look.waits and look.ops else str(look.place)
-
     def _tell_quiet(self, now_s: float, busy: Collection[int]) -> None:
         """Say where the busy ranks are, while nothing comes from them."""
         quiet_s = now_s - self.heard_s
         if quiet_s > _QUIET_S and now_s - self._told_s > _TELL_S:
             self._told_s = now_s
             self._quiet = True
-            told = describe_places(self.places(sorted(busy)))
+            unknown = {rank: str(Place(None)) for rank in sorted(busy)}
+            told = describe_places(unknown | self.places(busy))
             self._view.progress(f"ddp: nothing printed for {quiet_s:.0f} s: {told}")
+
+
+def _told(look: Look) -> str:
+    return f"waits in {look.where}" if look.waits and look.ops else str(look.place)

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import resource
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -40,6 +41,7 @@ _CONTROLLER_FILES = 100
 _RANK_FILES = 14  # of each rank, in the controller
 _PRINTED_CHARS = 4000
 _PRINTED_LINES = 15
+_STACK_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 3 * hasattr(signal, "SIGRTMIN")
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -127,6 +129,17 @@ class World:
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank's process."""
         self.cluster.signal(rank, number)
+
+    def request_stack(self, rank: int) -> None:
+        """Have a rank write where its main thread is, which it does whatever it is at."""
+        self.cluster.signal(rank, _STACK_SIGNAL)
+
+    def stack(self, rank: int) -> str:
+        """Return what a rank has written when it was asked for its stack; ``""`` if nothing."""
+        try:
+            return Path(self.cluster.folder(), f"stack-{rank}").read_text(errors="replace")
+        except OSError:
+            return ""
 
     def describe(self) -> str:
         """Return one line: how many ranks, on what, over which backend."""
@@ -315,6 +328,7 @@ def _joining(world: World) -> list[dict[str, Any]]:
             "backend": topology.backend,
             "device": device,
             "store": str(world.store),
+            "stack_signal": _STACK_SIGNAL,
             "threads": topology.threads,
             "environment": environment,
         }

@@ -56,7 +56,7 @@ def compare(
 
     Raises
     ------
-    ParityError
+    CollectiveError
         If a rank has failed instead of coming.
     """
     shape = text_checksum("\n".join(layout))
@@ -64,10 +64,7 @@ def compare(
     while True:
         rows, absent = _show(rounds, mine)
         labels = [row[0] for row in rows]
-        if rounds.failed:
-            raise ParityError(
-                f"{named(rounds.failed)} failed while {label} was to be trained on all ranks."
-            )
+        rounds.refuse_if_failed(_agreement_on(label))
         if absent:
             return Verdict.LOCAL
         if len(set(labels)) == 1:
@@ -87,16 +84,19 @@ def meet(rounds: Rounds, label: str) -> None:
 
     Raises
     ------
+    CollectiveError
+        If a rank has failed instead of coming.
     ParityError
-        If a rank ends the cell without it, or comes with something else that all have.
+        If a rank does not come, or comes with something else that all have.
     """
     mine = [text_checksum(label), _KNOWN]
     while True:
         rows, absent = _show(rounds, mine)
+        rounds.refuse_if_failed(_agreement_on(label))
         if absent:
             raise ParityError(
-                f"{label} is trained here, and {named(absent)} ended the cell without: "
-                "its gradients cannot be averaged.",
+                f"{label} is trained here, and {named(absent)} did not come to it: its gradients "
+                "cannot be averaged.",
                 fix="Train it on every rank, or run the cell with -r on the ranks that train it.",
             )
         others = [rank for rank, row in enumerate(rows) if row[0] != mine[0]]
@@ -170,6 +170,7 @@ def meet_at_loader(rounds: Rounds) -> None:
     mine = [text_checksum("a loader"), _KNOWN]
     while True:
         rows, absent = _show(rounds, mine)
+        rounds.refuse_if_failed("the ranks' agreement on a loader")
         others = [rank for rank, row in enumerate(rows) if row[0] != mine[0]]
         if absent or any(rows[rank][1] == _KNOWN for rank in others):
             raise ParityError(
@@ -180,6 +181,10 @@ def meet_at_loader(rounds: Rounds) -> None:
             )
         if not others:
             return
+
+
+def _agreement_on(label: str) -> str:
+    return f"the ranks' agreement on {label}"
 
 
 def _show(rounds: Rounds, mine: Row) -> tuple[list[Row], list[int]]:

@@ -108,6 +108,11 @@ class Attacher:
         """End what this rank waits for without a collective; may be called on any thread."""
         self._rounds.freed = True
 
+    @property
+    def unmet(self) -> str:
+        """The agreement of this cell that ranks which failed did not come to; or ``""``."""
+        return self._rounds.unmet
+
     def awaits(self) -> int | None:
         """Return the rank that this one waits for to agree with it; may be called on any thread."""
         return self._rounds.awaits

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import faulthandler
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -65,8 +67,8 @@ class Rank:
         self.userdist = UserDistributed(self.report)
         self.spawn = LiveSpawn(self._take_up_group)
         self.sampler = Sampler(self.losses.drain, self.report, self.channel.send)
-        folder, size = Path(membership.store).parent, membership.world_size
-        self.effects = SharedEffects(folder, membership.rank, size)
+        self._folder = Path(membership.store).parent
+        self.effects = SharedEffects(self._folder, membership.rank, membership.world_size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
         # In this order: the first three each wrap what the one before put around `backward`.
@@ -93,6 +95,8 @@ class Rank:
             part.install()
         self._meet_in_group()
         place = self.membership
+        stack = os.open(f"{self._folder}/stack-{place.rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        faulthandler.register(place.stack_signal, stack, all_threads=False)
         device = torch.device(place.device)
         self.helpers = Helpers(self.losses, self.attacher, device)
         names: dict[str, Any] = {
@@ -190,7 +194,7 @@ class Rank:
             self.channel.send({"kind": "ended", "at_s": self._ended_s, "ending": ending})
         return {
             "counts": self.flight.counts(),
-            "unmet": self.meetings.unmet,
+            "unmet": self.meetings.unmet or self.attacher.unmet,
             "clash": self.meetings.clash,
             "attested": self.witness.attest(trained=not failed) if self._together else None,
         }

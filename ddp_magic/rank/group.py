@@ -35,6 +35,8 @@ class Membership:
         Where this rank trains: ``"cpu"`` or ``"cuda:1"``.
     store
         Path of the `FileStore` in the session's private folder.
+    stack_signal
+        On which it writes where its main thread is, even if no other thread can run.
     """
 
     rank: int
@@ -43,6 +45,7 @@ class Membership:
     backend: str
     device: str
     store: str
+    stack_signal: int
     threads: int
     environment: dict[str, str]
 

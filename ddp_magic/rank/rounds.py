@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ddp_magic.core.ranks import named
+from ddp_magic.errors import CollectiveError
+
 _FIRST_POLL_S = 0.0001
 _LONGEST_POLL_S = 0.02
 _FAILED = "failed"
@@ -34,6 +37,8 @@ class Rounds:
         The number of the cell, the same on all ranks that run it.
     failed
         The ranks that did not come to a round because they have failed.
+    unmet
+        What was waited for in vain, because of them; or ``""``.
     freed
         Set on any thread, it ends the waiting.
     awaits
@@ -46,6 +51,7 @@ class Rounds:
         self.cell = 0
         self.freed = False
         self.failed: list[int] = []
+        self.unmet = ""
         self._number = 0
 
     def begin_cell(self, cell: int) -> None:
@@ -53,11 +59,18 @@ class Rounds:
         self.cell = cell
         self.freed = False
         self.failed = []
+        self.unmet = ""
         self._number = 0
 
     def end_cell(self, failed: bool = False) -> None:
         """Tell those that wait in a round of this cell that this rank will not come."""
         self._store().set(self._key("end"), _FAILED if failed else "")
+
+    def refuse_if_failed(self, what: str) -> None:
+        """Raise `CollectiveError` if a rank has failed instead of coming to ``what``."""
+        if self.failed:
+            self.unmet = what
+            raise CollectiveError(f"waited in {what} in vain: {named(self.failed)} had failed.")
 
     def exchange(self, row: Sequence[int]) -> list[Row | None]:
         """Show the other ranks some numbers, and return what each showed in its same round.
@@ -94,7 +107,7 @@ class Rounds:
             if elsewhere:
                 return None
             if self.freed:
-                raise RuntimeError("freed: the other ranks do not come")
+                raise CollectiveError("freed: the other ranks do not come")
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, _LONGEST_POLL_S)
 

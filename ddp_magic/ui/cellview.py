@@ -9,9 +9,13 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from ddp_magic.core.view import MimeBundle, Points
+from ddp_magic.ui.page import has_a_page
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddp_magic.ui.chart import LossChart
+    from ddp_magic.ui.stopbutton import StopButton
 
 # Fixed, and legible in either theme: an untrusted notebook keeps no theme variable.
 _NOTICE_STYLE = "color: #808080; font-size: 0.9em; padding-left: 5px"
@@ -25,11 +29,19 @@ class NotebookView:
         self._chart: LossChart | None = None
         self._began_s = time.monotonic()
         self._last_stream = "stdout"
+        self._stop_button: StopButton | None = None
         self._progress_id = ""  # of the display that the next line of progress replaces
 
     def begin(self) -> None:
         """Count the cell's time from here."""
         self._began_s = time.monotonic()
+
+    def offer_stop(self, stop: Callable[[], object]) -> None:
+        """Show a button, where there is a page for it."""
+        if has_a_page(self._shell):
+            from ddp_magic.ui.stopbutton import StopButton
+
+            self._stop_button = StopButton(stop)
 
     def text(self, stream: str, text: str) -> None:
         """Print text exactly as it is."""
@@ -76,7 +88,10 @@ class NotebookView:
             self._chart.add({})
 
     def finish(self) -> None:
-        """Replace the live curve by a picture that needs no kernel."""
+        """Replace the live curve by a picture that needs no kernel; take the button away."""
+        if self._stop_button is not None:
+            self._stop_button.close()
+            self._stop_button = None
         if self._chart is not None:
             took_s = time.monotonic() - self._began_s
             self._chart.finish(f"{took_s:,.1f} s")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from IPython.core.getipython import get_ipython
 from IPython.display import DisplayHandle
 
+from ddp_magic.ui.page import has_a_page
 from ddp_magic.ui.series import Curve
 from ddp_magic.ui.still import still
 
@@ -42,22 +43,13 @@ def view_for_frontend() -> View:
     shell = get_ipython()
     if getattr(shell, "kernel", None) is None:
         return TextView()
-    if not _has_a_page(shell):
+    if not has_a_page(shell):
         return PictureView()
     try:
         from ddp_magic.ui.figure import Figure
     except ImportError as error:
         return PictureView(f"no interactive chart: {error} ({_FIX})")
     return WidgetView(Figure)
-
-
-def _has_a_page(shell: Any) -> bool:
-    """Tell whether a page shows the cell: JupyterLab, Notebook 7 and VS Code send its id along.
-
-    Widgets are for those alone. nbclient and papermill would keep the widget's whole state,
-    five megabytes of script, in the notebook that they write.
-    """
-    return "cellId" in shell.get_parent().get("metadata", {})
 
 
 class TextView:

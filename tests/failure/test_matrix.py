@@ -10,7 +10,7 @@ import re
 import pytest
 
 from ddp_magic.core.ranks import format_ranks
-from tests.failure.faults import CELL, FAULTS, SITUATIONS, Case, End, Kind, cases
+from tests.failure.faults import CELL, FAULTS, INTERRUPTED, SITUATIONS, Case, End, Kind, cases
 from tests.failure.world import TOLERANCE, Ranks, State, Told
 
 _TIMEOUT_S = 2
@@ -45,7 +45,7 @@ def test_a_failure_costs_no_more_than_its_cell(
     assert told.name == _ERROR[case.end]
     check_told_of_culprit(told, case, culprit)
     for rank in others:
-        assert re.search(expected_of_others(case), told.of(rank)), told.text
+        assert re.search(expected_of_others(case), told.of(rank), re.MULTILINE), told.text
 
     if fault.kind is Kind.DIES or (fault.kind is Kind.HANGS and case.end is End.STOP):
         check_unharmed(ranks.before, ranks.look(format_ranks(others)), others)
@@ -53,6 +53,8 @@ def test_a_failure_costs_no_more_than_its_cell(
     elif fault.kind is Kind.HANGS:
         again = ranks.fail("%%ddp\npass")
         assert f"Still busy with the cell that was stopped: rank {culprit}" in again.text
+        ranks.run_well("%ddp interrupt")
+        check_unharmed(ranks.before, ranks.look(format_ranks(others)), others)
         ranks.restored()
     before = ranks.before
     found, trained = ranks.train()
@@ -74,10 +76,11 @@ def check_told_of_culprit(told: Told, case: Case, culprit: int) -> None:
     if fault.kind is Kind.HANGS and case.end is End.TIMEOUT:
         assert re.search("is at line 4: .* still", told.of(culprit)), told.text
         return
-    how = ""
+    how = fault.told
     if parts:
-        how = "waited in " if case.end is End.ITSELF else "was interrupted in "
-    assert re.search(how + fault.told, told.of(culprit)), told.text
+        by_itself = case.end is End.ITSELF
+        how = f"waited in {how}" if by_itself else INTERRUPTED.format(place=f"in {how}")
+    assert re.search(how, told.of(culprit), re.MULTILINE), told.text
     if (case.end is End.ITSELF and not parts) or fault.kind is Kind.HANGS:
         shown = "" if case.fault == "absent" else fault.shown
         assert re.search(shown, told.all), told.all
@@ -86,7 +89,7 @@ def check_told_of_culprit(told: Told, case: Case, culprit: int) -> None:
 def expected_of_others(case: Case) -> str:
     """Return what is told of a rank without the fault."""
     kind, place = FAULTS[case.fault].kind, SITUATIONS[case.situation].place
-    waited, interrupted = f"waited {place}.* in vain", f"w(as|ere) interrupted {place}"
+    waited, interrupted = f"waited {place}.* in vain", INTERRUPTED.format(place=place)
     if case.end is not End.ITSELF or case.situation == "computing":
         return interrupted
     if kind is Kind.DIES:  # its connections end at once, and what was made of them with them
