@@ -47,19 +47,17 @@ def test_a_failure_costs_no_more_than_its_cell(
     for rank in others:
         assert re.search(expected_of_others(case), told.of(rank), re.MULTILINE), told.text
 
-    if fault.kind is Kind.DIES or (fault.kind is Kind.HANGS and case.end is End.STOP):
-        check_unharmed(ranks.before, ranks.look(format_ranks(others)), others)
-        ranks.restored()
-    elif fault.kind is Kind.HANGS:
+    if fault.kind is Kind.HANGS and case.end is End.TIMEOUT:
         again = ranks.fail("%%ddp\npass")
         assert f"Still busy with the cell that was stopped: rank {culprit}" in again.text
         ranks.run_well("%ddp interrupt")
+    if fault.kind in (Kind.DIES, Kind.HANGS):
         check_unharmed(ranks.before, ranks.look(format_ranks(others)), others)
         ranks.restored()
-    before = ranks.before
-    found, trained = ranks.train()
-    if len(before[culprit]["kept"]) < len(found[culprit]["kept"]):
-        check_unharmed(before, found, range(case.world_size))
+        _, trained = ranks.train()
+    else:
+        found, trained = ranks.train()
+        check_unharmed(ranks.before, found, range(case.world_size))
     check_trained(trained, one_process)
 
 
@@ -77,9 +75,10 @@ def check_told_of_culprit(told: Told, case: Case, culprit: int) -> None:
         assert re.search("is at line 4: .* still", told.of(culprit)), told.text
         return
     how = fault.told
-    if parts:
-        by_itself = case.end is End.ITSELF
-        how = f"waited in {how}" if by_itself else INTERRUPTED.format(place=f"in {how}")
+    if parts and case.end is End.ITSELF:
+        how = f"waited in {how}"
+    elif parts or fault.kind is Kind.STAYS:
+        how = INTERRUPTED.format(place=f"in {how}" if parts else how)
     assert re.search(how, told.of(culprit), re.MULTILINE), told.text
     if (case.end is End.ITSELF and not parts) or fault.kind is Kind.HANGS:
         shown = "" if case.fault == "absent" else fault.shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,8 +82,9 @@ class Notebook:
         return output
 
     def interrupt(self) -> None:
-        """Press Stop."""
-        self.manager.interrupt_kernel()
+        """Press Stop; may be called on any thread, for which the manager would make a loop."""
+        provisioner: Any = self.manager.provisioner
+        os.kill(provisioner.pid, signal.SIGINT)
 
 
 @pytest.fixture
