@@ -159,6 +159,19 @@ class FailureStory:
         return groups
 
 
+def way_back(dead: Iterable[int], ranks: Iterable[int]) -> str:
+    """Say what brings dead ranks back, given all ranks."""
+    dead = set(dead)
+    alive = [rank for rank in ranks if rank not in dead]
+    if not alive:
+        return "`%ddp restart` starts new ones"
+    them = "it" if len(dead) == 1 else "them"
+    return (
+        f"`%ddp heal` brings {them} back with rank {min(alive)}'s variables,"
+        " `%ddp restart` starts afresh"
+    )
+
+
 def _ending(headline: str) -> str:
     return "stopped here" if headline == "KeyboardInterrupt" else f"failed with {headline}"
 

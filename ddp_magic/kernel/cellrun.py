@@ -18,7 +18,7 @@ from ipyparallel import error as ipp_error
 
 from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.crash import CrashTrimmer
-from ddp_magic.core.failures import FailureStory, RankFailure, named
+from ddp_magic.core.failures import FailureStory, RankFailure, named, way_back
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.view import Points, View
 from ddp_magic.core.witness import Attested, disagreement, managed_drift
@@ -210,7 +210,7 @@ class CellRun:
     def raise_failures(self) -> None:
         """Raise `CellError` if the cell failed anywhere."""
         if self._failures or self._died or self._vigil.freed:
-            fix = "Run `%ddp restart` to have all ranks back." if self._died else ""
+            fix = f"{way_back(self._died, self._world.engines)}." if self._died else ""
             if self._vigil.freed and not self._failures.keys() - self._vigil.freed.keys():
                 fix = (
                     "All ranks have to make the same steps. What a rank decides by its own loss "
