@@ -189,7 +189,7 @@ class World:
             self.places[rank] = joined[rank]
         tell(f"rank {source}'s variables are copied")
         target = "ddp_magic.rank.healing:take_part"
-        payload = {"source": source, "replaced": replaced}
+        payload: dict[str, Any] = {"source": source, "replaced": replaced}
         calls = dict.fromkeys(self.engines, (target, payload))
         told = self._call_each(calls, pending, None)[source]
         return Healed(replaced, source, subgroups=joined[source], **told)

@@ -87,14 +87,15 @@ class GraphPickler(cloudpickle.Pickler):
     Attributes
     ----------
     storages
-        What the tensors written so far consist of.
+        What the tensors written so far consist of, and where that is to be; ``""``: on the
+        rank's own device.
     """
 
     def __init__(
         self, file: io.BytesIO, rank: int, device: torch.device, own_hooks: Collection[int] = ()
     ) -> None:
         super().__init__(file, protocol=5)
-        self.storages: list[torch.UntypedStorage] = []
+        self.storages: list[tuple[torch.UntypedStorage, str]] = []
         self._numbers: dict[int, int] = {}
         self._rank = rank
         self._device = device
@@ -111,7 +112,8 @@ class GraphPickler(cloudpickle.Pickler):
             return None
         number = self._numbers.setdefault(value._cdata, len(self.storages))
         if number == len(self.storages):
-            self.storages.append(value)
+            place = "" if value.device == self._device else str(value.device)
+            self.storages.append((value, place))
         return number, dtype
 
     def reducer_override(self, value: Any) -> Any:

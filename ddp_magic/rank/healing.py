@@ -6,8 +6,9 @@ They travel over the process group, which all ranks have joined by then.
 from __future__ import annotations
 
 import functools
+import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from ddp_magic.rank.surroundings import (
 from ddp_magic.rank.variables import Bundle, NotUnpacked
 
 _CHUNK_BYTES = 64 * 2**20
-_CPU = torch.device("cpu")
 
 
 def take_part(payload: dict[str, Any]) -> dict[str, Any]:
@@ -50,12 +50,12 @@ def take_part(payload: dict[str, Any]) -> dict[str, Any]:
     plains = _plain_values(ours, replaced)
     told: dict[str, Any] = {}
     if dist.get_rank() == source:
-        bundle = Bundle()
-        for target in replaced:
-            bundle = _give(rank, target, ours, variables.own_ranks(plains, source), bundle.left_out)
-        told = _tell(bundle, ours) | {"differing": variables.differing(plains, source)}
+        told = _give_all(rank, replaced, ours, variables.own_ranks(plains, source))
+        told["differing"] = variables.differing(plains, source)
     elif dist.get_rank() in replaced:
-        _take(rank, source)
+        own_variables, device = rank.membership.environment, torch.device(rank.membership.device)
+        take_surroundings(_receive(source), own_variables)
+        _take_up(rank, take(source, device))
     rank.attacher.rebuild_ddps()
     return told
 
@@ -67,26 +67,39 @@ def _plain_values(ours: Mapping[str, Any], replaced: list[int]) -> dict[int, var
     return {rank: one for rank, one in enumerate(gathered) if rank not in replaced}
 
 
-def _give(
-    rank: engine.Rank, target: int, ours: dict[str, Any], own: set[str], left_out: dict[str, str]
-) -> Bundle:
-    """Send variables until the other rank has all that it can make of them; return those."""
-    device = torch.device(rank.membership.device)
-    make_pickler = functools.partial(
+def _give_all(
+    rank: engine.Rank, replaced: list[int], ours: dict[str, Any], own: set[str]
+) -> dict[str, Any]:
+    """Give the variables to each rank that gets them; return what is said of it."""
+    place = rank.membership
+    pickler = functools.partial(
         GraphPickler,
-        rank=rank.membership.rank,
-        device=device,
+        rank=place.rank,
+        device=torch.device(place.device),
         own_hooks=frozenset(rank.attacher.own_hooks()),
     )
-    _send(surroundings(rank.membership.environment), target)
+    bundle = Bundle()
+    for target in replaced:
+        _send(surroundings(place.environment), target)
+        along = functools.partial(_knowledge, rank)
+        bundle = give(target, ours, own, pickler, along, bundle.left_out)
+    return _tell(bundle, ours)
+
+
+def give(
+    target: int,
+    values: Mapping[str, Any],
+    own: set[str],
+    make_pickler: Callable[[io.BytesIO], GraphPickler],
+    along: Callable[[set[int]], Any],
+    left_out: Mapping[str, str],
+) -> Bundle:
+    """Send variables until the other rank has all that it can make of them; see `pack`."""
     while True:
-        bundle = variables.pack(
-            ours, own, make_pickler, functools.partial(_knowledge, rank), left_out
-        )
-        kinds = [(one.nbytes(), _place(one, device)) for one in bundle.storages]
-        _send((bundle.names, kinds), target)
+        bundle = variables.pack(values, own, make_pickler, along, left_out)
+        _send((bundle.names, [(one.nbytes(), place) for one, place in bundle.storages]), target)
         _send_buffer(bundle.graph, target)
-        for storage in bundle.storages:
+        for storage, _ in bundle.storages:
             if storage.device.type != "meta":
                 _send_bytes(_bytes_of(storage).cpu(), target)
         failed: tuple[str, str] | None = _receive(target)
@@ -95,20 +108,25 @@ def _give(
         left_out = bundle.left_out | dict([failed])
 
 
-def _take(rank: engine.Rank, source: int) -> None:
-    take_surroundings(_receive(source), rank.membership.environment)
+def take(source: int, device: torch.device) -> Any:
+    """Set the variables that another rank gives; return what comes along.
+
+    Parameters
+    ----------
+    device
+        Of this rank, for what was on the other's.
+    """
     while True:
         names, kinds = _receive(source)
         graph = _receive_buffer(source)
-        storages = [_receive_storage(rank, size, place, source) for size, place in kinds]
+        storages = [_receive_storage(size, place or device, source) for size, place in kinds]
         try:
-            known = variables.unpack(Bundle(names, graph, storages))
+            along = variables.unpack(names, graph, storages)
         except NotUnpacked as failure:
             _send((failure.name, failure.reason), source)
-            continue
-        _send(None, source)
-        _take_up(rank, known)
-        return
+        else:
+            _send(None, source)
+            return along
 
 
 def _knowledge(rank: engine.Rank, packed: set[int]) -> dict[str, Any]:
@@ -149,13 +167,8 @@ def _hidden() -> dict[str, Any]:
 # ---- between two ranks
 
 
-def _place(storage: torch.UntypedStorage, own: torch.device) -> str:
-    """Return where the other rank puts a storage; ``""`` stands for its own device."""
-    return "" if storage.device == own else str(storage.device)
-
-
-def _receive_storage(rank: engine.Rank, size: int, place: str, source: int) -> torch.UntypedStorage:
-    device = torch.device(place or rank.membership.device)
+def _receive_storage(size: int, place: str | torch.device, source: int) -> torch.UntypedStorage:
+    device = torch.device(place)
     if device.type == "meta":
         return torch.UntypedStorage(size, device=device)
     received = torch.empty(size, dtype=torch.uint8)

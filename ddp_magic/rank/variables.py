@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,11 @@ from ddp_magic.rank.graphpickle import (
     namespace,
 )
 
-# What IPython itself puts there: In, Out, and the last inputs and results.
-_OF_IPYTHON = re.compile(r"_+|_i+|_i?\d+|_exit_code|_[dio]h|In|Out|__\w+__")
+# What IPython itself puts there (In, Out, the last inputs and results), and an ipyparallel engine
+# for a call.
+_OF_IPYTHON = re.compile(
+    r"_+|_i+|_i?\d+|_exit_code|_[dio]h|In|Out|__\w+__|_[0-9a-f_]+_\d+_(f|args|kwargs|result)"
+)
 _SAYS_RANK = re.compile(r"(\w*_)?rank(_id)?", re.IGNORECASE)
 _LONGEST_REASON = 80
 
@@ -39,14 +42,14 @@ class Bundle:
     graph
         Their values and, after them, what comes ``along``, pickled one after the other.
     storages
-        What their tensors consist of.
+        What their tensors consist of, and where that is to be; ``""``: on the rank's own device.
     left_out
         Why others did not come along, by name.
     """
 
     names: list[str] = field(default_factory=list)
     graph: memoryview = field(default_factory=lambda: memoryview(b""))
-    storages: list[torch.UntypedStorage] = field(default_factory=list)
+    storages: list[tuple[torch.UntypedStorage, str]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -134,20 +137,22 @@ def pack(
             return Bundle(names, file.getbuffer(), pickler.storages, left_out)
 
 
-def unpack(bundle: Bundle) -> Any:
-    """Set the variables here; return what came along.
+def unpack(
+    names: Sequence[str], graph: memoryview, storages: Sequence[torch.UntypedStorage]
+) -> Any:
+    """Set the variables of a `Bundle` here; return what came along.
 
     Raises
     ------
     NotUnpacked
         One cannot be made here.
     """
-    unpickler = GraphUnpickler(io.BytesIO(bundle.graph), bundle.storages)
-    for name in bundle.names:
+    unpickler = GraphUnpickler(io.BytesIO(graph), storages)
+    for name in names:
         try:
             namespace()[name] = unpickler.load()  # at once, for those after it may need it
         except Exception as error:  # whatever the user's own __setstate__ raises, too
-            for set_before in bundle.names:
+            for set_before in names:
                 namespace().pop(set_before, None)
             raise NotUnpacked(name, error) from error
     along = unpickler.load()
