@@ -229,6 +229,11 @@ class Session:
             There are no new ranks; those that live are as they were.
         """
         world = self._ranks()
+        if self._background is not None and not self._background.done and self._run is not None:
+            raise StateError(
+                f"A cell runs in the background on {named(self._run.busy)}.",
+                fix="Wait for it, or stop it, and heal then.",
+            )
         self._await_last_run()
         progress = Progress(view, "healing")
         if not world.dead:

@@ -197,8 +197,9 @@ class World:
     def _free(self, pending: Mapping[int, Future[Any]]) -> None:
         """End what ranks that live wait for as they join others; return when they have."""
         waiting = {r: f for r, f in pending.items() if r not in self.dead and not f.done()}
-        if waiting:
-            _block(self.store)
+        if not waiting or self.losses.lost:
+            return
+        _block(self.store)
         for rank in waiting:
             self.client.free(self.engines[rank])
         concurrent.futures.wait(waiting.values(), _FREED_TIMEOUT_S)
@@ -211,7 +212,11 @@ class World:
     ) -> dict[int, Any]:
         """Call a function on each rank, into ``pending``; see `_gather`."""
         for rank, (target, payload) in calls.items():
-            pending[rank] = self.client.call(self.engines[rank], target, payload)
+            try:
+                pending[rank] = self.client.call(self.engines[rank], target, payload)
+            except KeyError:  # its engine has gone
+                _check_alive(self)
+                raise
         return _gather(self, pending, timeout_s)
 
     def signal(self, rank: int, number: int) -> None:
@@ -434,18 +439,22 @@ def _gather(
         done, pending = concurrent.futures.wait(
             pending, timeout=_POLL_S, return_when=concurrent.futures.FIRST_COMPLETED
         )
-        # A death first: a call that was on its way fails because of it.
-        if world.losses.lost:
-            raise StartError(f"While the ranks joined each other, {world.losses.lost}.")
-        for rank, what in world.dead.items():
-            said = world.losses.last_words(rank)
-            raise StartError(f"Rank {rank} {what} while it joined the others.", context=said)
+        _check_alive(world)  # first: a call that was on its way fails because of a death
         for rank, future in futures.items():
             if future in done and isinstance(future.result(), ipp_error.RemoteError):
                 raise _as_raised(future.result(), f"Rank {rank}: ", world.losses.last_words(rank))
         if time.monotonic() > deadline_s:
             raise StartError(f"The ranks did not join each other within {timeout_s:g} s.")
     return {rank: future.result() for rank, future in futures.items()}
+
+
+def _check_alive(world: World) -> None:
+    """Raise `StartError` if a rank has died as they joined each other, or all were lost."""
+    if world.losses.lost:
+        raise StartError(f"While the ranks joined each other, {world.losses.lost}.")
+    for rank, what in world.dead.items():
+        said = world.losses.last_words(rank)
+        raise StartError(f"Rank {rank} {what} while it joined the others.", context=said)
 
 
 def _block(store: Path) -> None:
