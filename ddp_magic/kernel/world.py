@@ -214,7 +214,7 @@ class World:
         for rank, (target, payload) in calls.items():
             try:
                 pending[rank] = self.client.call(self.engines[rank], target, payload)
-            except KeyError:  # its engine has gone
+            except (KeyError, RuntimeError):  # its engine has gone, or the client is closed
                 _check_alive(self)
                 raise
         return _gather(self, pending, timeout_s)

@@ -107,7 +107,7 @@ def test_reads_a_command(line: str, command: Command) -> None:
     [
         (
             "strat",
-            "%ddp strat: not one of start, stop, restart, heal, run, status or help\ndid you mean st",
+            "%ddp strat: not one of start, stop, restart, heal, run, status or help\ndid you mean",
         ),
         ("start --sed 1", "%ddp start has no option --sed\ndid you mean --seed?"),
         ("start 4", "%ddp start: 4 is not an option\n%ddp start -h lists the options"),
