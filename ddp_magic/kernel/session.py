@@ -241,6 +241,7 @@ class Session:
         self._on(Event.HEAL)
         try:
             healed = world.heal(progress.tell)
+            self._apart, self._group_is_broken = True, False
             self._end_heal(world)
         except BaseException as error:
             with uninterrupted(_HEAL_STOPPED):
@@ -252,7 +253,6 @@ class Session:
             raise
         for rank in healed.ranks:
             self._last_errors.pop(rank, None)
-        self._apart, self._group_is_broken = True, False
         progress.end(healed.line(progress.elapsed_s), always=True)
 
     def _end_heal(self, world: World) -> None:

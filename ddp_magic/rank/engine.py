@@ -59,7 +59,7 @@ class Rank:
         self.effects = SharedEffects(folder, membership.rank, size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
-        self._former: Any = None  # the process group that was there last
+        self._former: Any = None  # the last process group, until another is taken up
         # In this order: the first three each wrap what the one before put around `backward`.
         self.parts = (
             self.attacher,
@@ -161,7 +161,8 @@ class Rank:
             membership.join_group(met, self.guard)
         self.guard.has_subgroups = False
         self.spawn.on_new_group()
-        self._take_up_group(self._former)
+        former, self._former = self._former, None
+        self._take_up_group(former)
         return had_subgroups
 
     def _take_up_group(self, former: Any = None) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import os
 import random
+import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from ddp_magic.rank.shell import cell_folder
 
+_IMPORTED = re.compile(r"^[ \t]*import[ \t]+(\w+(?:\.\w+)+)", re.MULTILINE)
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "grad": (torch.is_grad_enabled, torch.set_grad_enabled),
@@ -40,6 +44,7 @@ def surroundings(own_variables: Collection[str]) -> dict[str, Any]:
         "environ": environ,
         "settings": {name: get() for name, (get, _) in _SETTINGS.items()},
         "cells": cells,
+        "modules": _imported_below("".join(linecache.getlines(name)) for name in cells),
     }
 
 
@@ -53,6 +58,15 @@ def take_surroundings(taken: dict[str, Any], own_variables: Collection[str]) -> 
     for name, (_, put) in _SETTINGS.items():
         put(taken["settings"][name])
     linecache.cache.update(taken["cells"])
+    for name in taken["modules"]:
+        with suppress(Exception):  # whatever its code raises; the cell that uses it will say so
+            importlib.import_module(name)
+
+
+def _imported_below(sources: Iterable[str]) -> list[str]:
+    """Return the modules of packages that ``import package.module`` has put in place."""
+    names = dict.fromkeys(name for source in sources for name in _IMPORTED.findall(source))
+    return [name for name in names if name in sys.modules]
 
 
 def random_states() -> dict[str, Any]:

@@ -25,8 +25,12 @@ from ddp_magic.rank.graphpickle import (
 _OF_IPYTHON = re.compile(
     r"_+|_i+|_i?\d+|_exit_code|_[dio]h|In|Out|__\w+__|_[0-9a-f_]+_\d+_(f|args|kwargs|result)"
 )
-_SAYS_RANK = re.compile(r"(\w*_)?rank(_id)?", re.IGNORECASE)
+_SAYS_RANK = re.compile(  # not `lora_rank`
+    r"((my|own|this|cur|current|local|global|world|dist|ddp|gpu|proc|process)_?)?rank(_id)?",
+    re.IGNORECASE,
+)
 _LONGEST_REASON = 80
+_LONGEST_PLAIN = 200
 
 Plain = dict[str, Any]
 
@@ -78,8 +82,12 @@ def variables(hidden: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(values: Mapping[str, Any]) -> Plain:
-    """Return the numbers and strings among them, which can be compared between ranks."""
-    return {name: v for name, v in values.items() if type(v) in (int, float, bool, str)}
+    """Return the numbers and short strings among them, which are compared between ranks."""
+    return {
+        name: value
+        for name, value in values.items()
+        if type(value) in (int, float, bool, str) and len(str(value)) <= _LONGEST_PLAIN
+    }
 
 
 def own_ranks(plains: Mapping[int, Plain], source: int) -> set[str]:

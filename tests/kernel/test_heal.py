@@ -196,6 +196,10 @@ def test_a_ddp_of_the_users_goes_on(cold: Session) -> None:
 
 def test_process_is_as_the_others(cold: Session, tmp_path: Any) -> None:
     cold.start()
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "part.py").write_text("x = 1")
+    run(cold, f"import sys\nsys.path.append({str(tmp_path)!r})\nimport package.part")
     run(
         cold,
         f"import os, sys, random, torch, numpy\nos.chdir({str(tmp_path)!r})\n"
@@ -215,6 +219,7 @@ def test_process_is_as_the_others(cold: Session, tmp_path: Any) -> None:
     assert first == second
     assert first[1:5] == ("yes", False, "/mine", "torch.float64")
     assert cold.pull("own") == [("0", "0", 0), ("1", "1", 1)]
+    run(cold, "assert package.part.x == 1")
     with pytest.raises(CellError) as caught:
         run(cold, "where()", ranks=(1,))
     (failure,) = caught.value.story.failures.values()
