@@ -9,8 +9,9 @@
                        FAILED                   STOPPING ── stopped ──> STOPPED
                                                              INTERRUPTING ── cell_ended ──> READY
 
-A rank's death leads to DEGRADED from any state in which ranks live, the end of what they all
-need to LOST; what is impossible raises `StateError` with the story of the last events.
+A rank's death leads to DEGRADED from any state in which ranks live, and from there, as dead ranks
+are replaced, by RECOVERING back to READY; the end of what they all need leads to LOST. What is
+impossible raises `StateError` with the story of the last events.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class State(Enum):
     RUNNING = "the ranks are running a cell"
     INTERRUPTING = "the ranks have been asked to stop their cell"
     DEGRADED = "a rank has died"
+    RECOVERING = "dead ranks are being replaced"
     STOPPING = "the ranks are being stopped"
     STOPPED = "the ranks have been stopped"
     LOST = "the ranks have been lost"
@@ -46,6 +48,9 @@ class Event(Enum):
     CELL_ENDED = "cell ended"
     INTERRUPT = "interrupt"
     RANK_DIED = "rank died"
+    HEAL = "heal"
+    HEALED = "healed"
+    HEAL_FAILED = "heal failed"
     LOST = "lost"
     STOP = "stop"
     STOPPED = "stopped"
@@ -71,6 +76,12 @@ _NEXT: dict[tuple[State, Event], State] = {
     (State.DEGRADED, Event.RUN_CELL): State.DEGRADED,  # on the survivors
     (State.DEGRADED, Event.CELL_ENDED): State.DEGRADED,
     (State.DEGRADED, Event.INTERRUPT): State.DEGRADED,
+    (State.DEGRADED, Event.HEAL): State.RECOVERING,
+    (State.RECOVERING, Event.RANK_DIED): State.RECOVERING,  # which fails
+    (State.RECOVERING, Event.HEAL_FAILED): State.DEGRADED,
+    (State.RECOVERING, Event.HEALED): State.READY,
+    (State.RECOVERING, Event.LOST): State.LOST,
+    (State.RECOVERING, Event.STOP): State.STOPPING,
     **{
         (state, Event.LOST): State.LOST
         for state in (State.READY, State.RUNNING, State.INTERRUPTING, State.DEGRADED)
@@ -99,7 +110,8 @@ _FIX: dict[State, str] = {
     State.RUNNING: "Wait for the cell to end, or stop it.",
     State.INTERRUPTING: "Wait for the cell to end; `%ddp interrupt` kills what does not.",
     State.LOST: "Run `%ddp restart` to start new ones.",
-    State.DEGRADED: "Run `%ddp restart` to have all ranks back.",
+    State.DEGRADED: "Run `%ddp heal` to have all ranks back.",
+    State.RECOVERING: "Wait until they have been, or stop that.",
 }
 
 _STORY_LENGTH = 8

@@ -19,7 +19,7 @@ from ipyparallel import error as ipp_error
 from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.ending import Ending, Step
-from ddp_magic.core.failures import FailureStory, RankFailure
+from ddp_magic.core.failures import FailureStory, RankFailure, way_back
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.ranks import named, told_of_each
 from ddp_magic.core.view import Points, View
@@ -263,7 +263,7 @@ class CellRun:
     def raise_failures(self) -> None:
         """Raise `CellError` if the cell failed anywhere."""
         if self._failures or self._is_over:
-            fix = "Run `%ddp restart` to have all ranks back." if self._died else ""
+            fix = f"{way_back(self._died, self._world.engines)}." if self._died else ""
             story = self.story()
             if (
                 story.freed

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import Any
@@ -84,12 +84,36 @@ class ForkedCluster:
                 tell(f"importing {imported}")
 
             _await([server.loaded], server, _RANKS_TIMEOUT_S, "torch was not imported", tell_import)
-            self._engines = self._await_ranks(server, tell)
-            if not client.await_engines(self._engines.values(), _RANKS_TIMEOUT_S):
-                raise StartError("The controller did not report the ranks in time.")
-            for rank, process in self._ranks.items():
-                process.ended.add_done_callback(partial(self._on_rank_end, rank))
+            self._engines = self._await_ranks(self._ranks, server, client, tell)
+            self._watch(self._ranks)
             return client, dict(self._engines)
+
+    def replace(
+        self, ranks: Collection[int], environment: Mapping[str, str], tell: Callable[[str], None]
+    ) -> dict[int, int]:
+        """Start engines in the place of dead ranks; see `Cluster.replace`."""
+        with self._lock:
+            server, client = self._server, self._client
+            if server is None or client is None or not server.alive:
+                raise StartError("What makes ranks has gone.", fix="Run `%ddp restart`.")
+            new: dict[int, ForkedProcess] = {}
+            try:
+                for rank in ranks:
+                    new[rank] = self._fork_rank(server, rank, environment)
+                engines = self._await_ranks(new, server, client, tell)
+            except BaseException:
+                server.end(new.values(), 0)
+                raise
+            self._ranks.update(new)
+            self._engines.update(engines)
+            self._watch(new)
+            return engines
+
+    def discard(self, ranks: Collection[int]) -> None:
+        """End ranks, at once; see `Cluster.discard`."""
+        with self._lock:
+            if self._server is not None:
+                self._server.end([self._ranks[rank] for rank in ranks if rank in self._ranks], 0)
 
     def folder(self) -> str:
         """Return the session's folder."""
@@ -199,16 +223,29 @@ class ForkedCluster:
             on_output=partial(self._events.rank_printed, rank),
         )
 
-    def _await_ranks(self, server: ForkServer, tell: Callable[[str], None]) -> dict[int, int]:
-        nproc = len(self._ranks)
+    def _watch(self, ranks: Mapping[int, ForkedProcess]) -> None:
+        for rank, process in ranks.items():
+            process.ended.add_done_callback(partial(self._on_rank_end, rank))
+
+    def _await_ranks(
+        self,
+        ranks: Mapping[int, ForkedProcess],
+        server: ForkServer,
+        client: StreamingClient,
+        tell: Callable[[str], None],
+    ) -> dict[int, int]:
+        nproc = len(ranks)
 
         def tell_count(up: int) -> None:
             tell(f"{up} of {nproc} ranks up")
 
-        ready = [process.ready for process in self._ranks.values()]
+        ready = [process.ready for process in ranks.values()]
         missing = f"{nproc} ranks did not all register"
         _await(ready, server, _RANKS_TIMEOUT_S, missing, tell_count)
-        return {rank: one.ready.result()["engine_id"] for rank, one in self._ranks.items()}
+        engines = {rank: one.ready.result()["engine_id"] for rank, one in ranks.items()}
+        if not client.await_engines(engines.values(), _RANKS_TIMEOUT_S):
+            raise StartError("The controller did not report the ranks in time.")
+        return engines
 
     # ---- what happens meanwhile, on the server's thread
 

@@ -65,7 +65,7 @@ class RankCompiler(XCachingCompiler):
     def get_code_name(self, raw_code: str, code: str, number: int) -> str:
         """Return a file name that is the same on all ranks; ipykernel's tells the process."""
         name = os.path.basename(super().get_code_name(raw_code, code, number))
-        return os.path.join(_cell_folder(), name)
+        return os.path.join(cell_folder(), name)
 
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
         """Parse ``source`` as if it stood below the header."""
@@ -167,7 +167,7 @@ class RankKernel(IPythonParallelKernel):
 
     def where_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Say, on the control thread, where the main thread is."""
-        look, place = self.life.look(), main_place(_cell_folder())
+        look, place = self.life.look(), main_place(cell_folder())
         if call := look.pop("call"):
             place = replace(place, collective=call)
         content = {"place": vars(place), **look}
@@ -277,7 +277,7 @@ class RankKernel(IPythonParallelKernel):
             threading.Thread.start = start  # type: ignore[method-assign]
 
 
-def _cell_folder() -> str:
+def cell_folder() -> str:
     """Return where cells' code is said to lie; the same on all ranks."""
     return os.path.join(tempfile.gettempdir(), CELL_FOLDER)
 

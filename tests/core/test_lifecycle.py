@@ -25,6 +25,17 @@ def test_a_death_while_a_cell_runs_is_not_forgotten_at_its_end() -> None:
     assert life.allows(Event.STOP)
 
 
+def test_dead_ranks_are_replaced_or_not() -> None:
+    life = _after(Event.START, Event.RANKS_READY, Event.RANK_DIED, Event.HEAL)
+    assert life.state is State.RECOVERING
+    assert life.on(Event.RANK_DIED) is State.RECOVERING
+    assert life.on(Event.HEAL_FAILED) is State.DEGRADED
+    life.on(Event.HEAL)
+    assert life.on(Event.HEALED) is State.READY
+    with pytest.raises(StateError, match="Cannot heal: the ranks are ready"):
+        life.on(Event.HEAL)
+
+
 def test_survivors_run_cells() -> None:
     life = _after(Event.START, Event.RANKS_READY, Event.RANK_DIED, Event.RUN_CELL)
     assert life.on(Event.CELL_ENDED) is State.DEGRADED

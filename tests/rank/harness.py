@@ -77,7 +77,10 @@ def run_single(*cells: str, collect: tuple[str, ...] = (), seed: int = 0) -> dic
 
 
 def run_each(
-    world_size: int, programs: Mapping[str, tuple[str, ...]], collect: tuple[str, ...] = ()
+    world_size: int,
+    programs: Mapping[str, tuple[str, ...]],
+    collect: tuple[str, ...] = (),
+    wrap: bool = True,
 ) -> dict[str, list[dict[str, Any]] | RankFailed]:
     """Run several programs, one after the other in the same ranks, each as if it were alone.
 
@@ -89,7 +92,7 @@ def run_each(
         with tempfile.TemporaryDirectory() as folder:
             store = str(Path(folder) / "store") if world_size else ""
             cells = tuple(programs[name] for name in left)
-            job = _Job(max(world_size, 1), store, cells, collect, True, True, "global", 0)
+            job = _Job(max(world_size, 1), store, cells, collect, wrap, True, "global", 0)
             with contextlib.closing(_run(job)) as results:
                 for name in left:
                     try:
