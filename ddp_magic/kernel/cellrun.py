@@ -189,14 +189,17 @@ class CellRun:
             self._tell_stuck(busy)
 
     def _tell_stuck(self, busy: tuple[int, ...]) -> None:
+        places = self._vigil.stuck(busy)
+        if not places:  # they are ending
+            assert self._ending is not None
+            return self._ending.tell_later(time.monotonic())
         self.is_told_stuck = True
-        places = self._vigil.stacks(busy)
         self._places.update(places)
         why = "" if self.stopped else f"{self.story().summary()}; "
         where = "; ".join(told_of_each(places))
         self._view.notice(
             f"ddp: {why}{where}, and cannot be interrupted there: Stop kills"
-            f" {named(busy)}, the variables of the others stay"
+            f" {named(places)}, the variables of the others stay"
         )
 
     def finish(self) -> None:

@@ -27,7 +27,7 @@ from IPython.core.getipython import get_ipython
 from ddp_magic.core.cell import CELL_FOLDER
 from ddp_magic.errors import DdpMagicError
 from ddp_magic.rank.script import run_program
-from ddp_magic.rank.where import main_place
+from ddp_magic.rank.where import is_users, main_place
 
 METADATA_KEY = "ddp_magic"
 _PACKAGE = str(Path(__file__).parents[1])
@@ -95,6 +95,9 @@ class RankShell(ZMQInteractiveShell):
         kind, error, traceback = super()._get_exc_info(exc_tuple)
         traceback = _from_program(traceback)
         _hide_own_frames(traceback)
+        if isinstance(error, KeyboardInterrupt):  # what a library was at is no news
+            error.__suppress_context__ = True
+            _end_with_users_code(traceback)
         return kind, error, traceback
 
     def showtraceback(
@@ -302,6 +305,16 @@ def _hide_own_frames(traceback: types.TracebackType | None) -> None:
             following = following.tb_next
         traceback.tb_next = following
         traceback = following
+
+
+def _end_with_users_code(traceback: types.TracebackType | None) -> None:
+    """Unlink the entries of libraries that the user's code has called last."""
+    last, entry = None, traceback
+    while entry is not None:
+        last = entry if is_users(entry.tb_frame) else last
+        entry = entry.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _is_own(entry: types.TracebackType) -> bool:
