@@ -20,6 +20,7 @@ from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.failures import FailureStory, RankFailure, named
 from ddp_magic.core.output import Chunk, Grouper
+from ddp_magic.core.unsent import WRITTEN_KEY
 from ddp_magic.core.view import Points, View
 from ddp_magic.core.witness import Attested, disagreement, managed_drift
 from ddp_magic.errors import CellError, ParityError
@@ -100,6 +101,16 @@ class CellRun:
         """Note that every rank has ended."""
         for rank in self._engines:
             self.lose(rank, what)
+
+    def print_unsent(self, rank: int, unsent: Mapping[str, tuple[int, str]]) -> None:
+        """Show, called on any thread, what a rank that has ended printed and could not send."""
+
+        def show() -> None:
+            for stream, text in self._world.received.missing(rank, unsent).items():
+                self._show_printed(rank, stream, text)
+
+        if rank in self._engines and not self._ended:
+            self._inbox.put(show)
 
     def print_for(self, rank: int, stream: str, text: str) -> None:
         """Show, called on any thread, what compiled code or a process of a rank's has printed."""
@@ -306,9 +317,10 @@ class CellRun:
             self._vigil.hear()
             handler(rank, content, message)
 
-    def _on_stream(self, rank: int, content: dict[str, Any], _: Message) -> None:
+    def _on_stream(self, rank: int, content: dict[str, Any], message: Message) -> None:
         name, text = content["name"], content["text"]
-        if text:
+        written_bytes = message["metadata"].get(WRITTEN_KEY, 0)
+        if self._world.received.takes(rank, name, written_bytes) and text:
             self._show(self._grouper.feed(rank, name, text, time.monotonic()))
 
     def _show_printed(self, rank: int, stream: str, text: str) -> None:

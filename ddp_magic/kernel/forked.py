@@ -22,6 +22,7 @@ from ddp_magic.kernel.interrupts import uninterrupted
 _CONTROLLER_TIMEOUT_S = 60.0
 _RANKS_TIMEOUT_S = 120.0
 _POLL_S = 0.2
+_TAIL_BYTES = 131_072
 _ENGINE_ARGS = [
     # The fork server sends signals and sees deaths; else that takes one more process a rank.
     "--IPEngine.enable_nanny=False",
@@ -197,6 +198,7 @@ class ForkedCluster:
             environment={**os.environ, **environment},
             is_rank=True,
             on_output=partial(self._events.rank_printed, rank),
+            tail_bytes=_TAIL_BYTES,
         )
 
     def _await_ranks(self, server: ForkServer, tell: Callable[[str], None]) -> dict[int, int]:

@@ -134,6 +134,7 @@ class ForkServer:
         environment: Mapping[str, str],
         is_rank: bool,
         on_output: Output,
+        tail_bytes: int = 0,
     ) -> ForkedProcess:
         """Ask for a process that calls ``target(config, ready)`` in this working directory.
 
@@ -149,6 +150,8 @@ class ForkServer:
             Whether it needs torch, and so waits until that has been imported.
         on_output
             Is called with stream and text, on the server's thread.
+        tail_bytes
+            How much memory holds the last that it prints (see `core.unsent`).
         """
         with self._lock:
             self._last_key += 1
@@ -164,6 +167,7 @@ class ForkServer:
             folder=_working_directory(),
             path=_library_path(),
             is_rank=is_rank,
+            tail_bytes=tail_bytes,
         )
         return process
 

@@ -24,6 +24,7 @@ from ddp_magic.core.options import StartOptions
 from ddp_magic.core.ranks import check_ranks, format_ranks
 from ddp_magic.core.status import RankStatus
 from ddp_magic.core.topology import Topology, choose_topology, rank_environment, visible_devices
+from ddp_magic.core.unsent import Received
 from ddp_magic.errors import SetupError, StartError, StateError
 from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.cluster import Cluster
@@ -89,6 +90,8 @@ class World:
         What each rank said of itself when it joined, in rank order.
     losses
         What has ended that was not to.
+    received
+        How much has come of what each rank printed.
     """
 
     topology: Topology
@@ -98,6 +101,7 @@ class World:
     engines: Mapping[int, int]
     losses: Losses
     places: list[dict[str, Any]] = field(default_factory=list)
+    received: Received = field(default_factory=Received)
     port: socket.socket = field(default_factory=reserve_port)  # that MASTER_PORT names
 
     def __post_init__(self) -> None:

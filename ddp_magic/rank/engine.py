@@ -31,6 +31,7 @@ from ddp_magic.rank.script import run_program
 from ddp_magic.rank.seeding import seed_everything
 from ddp_magic.rank.shell import RankKernel, this_shell
 from ddp_magic.rank.spawn import LiveSpawn
+from ddp_magic.rank.stopping import Stopping
 from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.rank.untraced import Untraced
@@ -73,6 +74,7 @@ class Rank:
             self.spawn,
             self.effects,
             PickledMain(),
+            Stopping(lambda: kernel.stopped),
         )
 
     def install(self, seed: int) -> None:
