@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -15,6 +17,8 @@ from torch.utils.data.dataloader import DataLoader, _MultiProcessingDataLoaderIt
 
 from ddp_magic.rank.patching import Patches
 from ddp_magic.rank.shell import runs_users_code
+
+_AGAIN_S = 0.01
 
 
 class Stopping:
@@ -35,6 +39,7 @@ class Stopping:
     def install(self) -> None:
         """Begin to."""
         iterator = _MultiProcessingDataLoaderIter
+        self._patches.replace(sys, "unraisablehook", self._make_hook)
         self._patches.replace(zmqshell, "system", self._raising)  # of `!command`
         self._patches.replace(interactiveshell, "getoutput", self._raising)  # `x = !command`
         self._patches.replace(signal_handling, "_error_if_any_worker_fails", self._make_error)
@@ -45,6 +50,19 @@ class Stopping:
     def uninstall(self) -> None:
         """Give IPython and torch their functions back."""
         self._patches.undo()
+
+    def _make_hook(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        @wraps(original)
+        def hook(unraisable: Any) -> None:
+            """Press Stop again if Python has ignored it: in ``__del__``, or just after a fork."""
+            if unraisable.exc_type is KeyboardInterrupt and self._is_stopped():
+                press = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+                press.daemon = True
+                press.start()
+            else:
+                original(unraisable)
+
+        return hook
 
     def _raising(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
         @wraps(original)
