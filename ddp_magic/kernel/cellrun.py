@@ -33,6 +33,7 @@ _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent befor
 _LONELY_S = 1.0  # how long a failure waits for the other ranks before it is told
 _ALL_WAIT_S = 3.0  # how long nothing comes before it is asked whether all wait for each other
 METADATA_KEY = "ddp_magic"
+_STORE_ERROR = "DistStoreError"  # torch's: what the ranks share has not been written, or in part
 _POINTS_KIND = "points"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -212,7 +213,8 @@ class CellRun:
     def group_is_broken(self) -> bool:
         """Whether the ranks' process group must be made anew before they can use it again."""
         counts = {one.collectives for one in self._attested.values()} - {None}
-        return bool(self._vigil.freed) or len(counts) > 1
+        half_written = any(one.name == _STORE_ERROR for one in self._failures.values())
+        return bool(self._vigil.freed) or len(counts) > 1 or half_written
 
     @property
     def _disagreement(self) -> str:

@@ -9,6 +9,7 @@ import resource
 import secrets
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import psutil
 from ipyparallel import error as ipp_error
 
 from ddp_magic import errors
+from ddp_magic.core.advice import advice_on
 from ddp_magic.core.failures import FailureStory
 from ddp_magic.core.options import StartOptions
 from ddp_magic.core.ranks import check_ranks, format_ranks
@@ -41,6 +43,7 @@ _CONTROLLER_FILES = 100
 _RANK_FILES = 14  # of each rank, in the controller
 _PRINTED_CHARS = 4000
 _PRINTED_LINES = 15
+_STORE_BYTES = 65_536  # more than a new process group writes
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -123,7 +126,21 @@ class World:
         self.store.unlink(missing_ok=True)
 
     def regroup(self) -> None:
-        """Have the ranks, none of which may be busy, leave their process group for a new one."""
+        """Have the ranks, none of which may be busy, leave their process group for a new one.
+
+        Raises
+        ------
+        StateError
+            There is no space for it; nothing was changed.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.cluster.folder()) as room:
+                room.write(bytes(_STORE_BYTES))
+        except OSError as error:
+            raise StateError(
+                f"The ranks' process group cannot be made anew: {error} ({self.cluster.folder()}).",
+                fix=advice_on(str(error)),
+            ) from None
         self.store.unlink(missing_ok=True)
         self.store = self._new_store()
         self.call("ddp_magic.rank.engine:regroup", {"store": str(self.store)}, None)

@@ -108,12 +108,12 @@ class Rank:
             with clean_process():
                 yield
         finally:
+            self._ended_s: float = time.time()
             self.effects.end_cell()
             if self._together:
                 self.attacher.end_cell(failed=self._failed)
             self.losses.recording = False
             self.sampler.end_cell()
-            self._ended_s = time.time()
 
     def run_program(
         self, name: str, args: list[str], namespace: dict[str, Any], **how: Any

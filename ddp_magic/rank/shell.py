@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 import types
 import warnings
 from collections.abc import Iterator
@@ -220,7 +221,10 @@ class RankKernel(IPythonParallelKernel):
         """Close the cell: its output has just been flushed, and the reply comes next."""
         if _plan_of(parent) is not None:
             failed = reply_content["status"] != "ok"
-            metadata[METADATA_KEY] = self.life.close_cell(failed=failed)
+            try:
+                metadata[METADATA_KEY] = self.life.close_cell(failed=failed)
+            except Exception:  # without a reply the session would wait
+                traceback.print_exc()
         return super().finish_metadata(parent, metadata, reply_content)
 
     def _publish_status(
