@@ -21,7 +21,9 @@ from ddp_magic.kernel.interrupts import uninterrupted
 
 _CONTROLLER_TIMEOUT_S = 60.0
 _RANKS_TIMEOUT_S = 120.0
+_ANSWER_TIMEOUT_S = 5.0
 _POLL_S = 0.2
+_TAIL_BYTES = 131_072
 _ENGINE_ARGS = [
     # The fork server sends signals and sees deaths; else that takes one more process a rank.
     "--IPEngine.enable_nanny=False",
@@ -135,9 +137,11 @@ class ForkedCluster:
             self._ending = True
             if self._server is None or self._client is None:
                 return
-            self._server.end(self._ranks.values(), grace_s)
-            for engine_id in self._engines.values():
-                self._client.report_death(engine_id)
+            if self._server.end(self._ranks.values(), grace_s):
+                for engine_id in self._engines.values():
+                    self._client.report_death(engine_id)
+            else:  # it has gone, or is suspended and new ranks would wait for it
+                self._close_server()
             self._ranks, self._engines = {}, {}
 
     def stop(self) -> None:
@@ -153,7 +157,7 @@ class ForkedCluster:
 
     def _prepare(self) -> tuple[ForkServer, StreamingClient]:
         """Have a server, a controller and a client; the lock is held."""
-        if self._server is not None and not self._serves(self._server):
+        if self._server is not None and not (self._serves(self._server) and self._answers()):
             self._close_server()
         try:
             if self._server is None:
@@ -181,6 +185,10 @@ class ForkedCluster:
             and server.preload == self.preload
             and not changed_too_late(server.environment, os.environ)
         )
+
+    def _answers(self) -> bool:
+        """Whether the controller, if there is one already, is not suspended."""
+        return self._client is None or self._client.controller_answers(_ANSWER_TIMEOUT_S)
 
     def _close_server(self) -> None:
         if self._client is not None:
@@ -221,6 +229,7 @@ class ForkedCluster:
             environment={**os.environ, **environment},
             is_rank=True,
             on_output=partial(self._events.rank_printed, rank),
+            tail_bytes=_TAIL_BYTES,
         )
 
     def _watch(self, ranks: Mapping[int, ForkedProcess]) -> None:
@@ -265,7 +274,7 @@ class ForkedCluster:
 
     def _on_server_lost(self, server: ForkServer, lost: Future[str]) -> None:
         if server is self._server and not self._ending:
-            self._events.lost(f"the fork server {lost.result()}")
+            self._events.lost(lost.result())
 
 
 def _await(
@@ -287,7 +296,7 @@ def _await(
         for future in done:
             future.result()
         if pending and server.lost.done():
-            raise StartError(f"The fork server {server.lost.result()} while the ranks started.")
+            raise StartError(f"While the ranks started, {server.lost.result()}.")
         if pending and time.monotonic() > deadline_s:
             raise StartError(
                 f"{otherwise} within {timeout_s:g} s.",

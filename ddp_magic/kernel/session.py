@@ -562,6 +562,7 @@ class Session:
             return
         self._on(Event.RANK_DIED)
         if self._run is not None:
+            self._run.print_unsent(rank, end.unsent)
             self._run.lose(rank, what)
 
     def _note_printed(self, rank: int, stream: str, text: str) -> None:

@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -22,12 +23,14 @@ import psutil
 from ipyparallel import error as ipp_error
 
 from ddp_magic import errors
+from ddp_magic.core.advice import advice_on
 from ddp_magic.core.failures import FailureStory, way_back
 from ddp_magic.core.healed import Healed
 from ddp_magic.core.options import StartOptions
 from ddp_magic.core.ranks import check_ranks, format_ranks
 from ddp_magic.core.status import RankStatus
 from ddp_magic.core.topology import Topology, choose_topology, rank_environment, visible_devices
+from ddp_magic.core.unsent import Received
 from ddp_magic.errors import SetupError, StartError, StateError
 from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.cluster import Cluster
@@ -47,6 +50,7 @@ _RANK_FILES = 14  # of each rank, in the controller
 _PRINTED_CHARS = 4000
 _PRINTED_LINES = 15
 _STACK_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 3 * hasattr(signal, "SIGRTMIN")
+_STORE_BYTES = 65_536  # more than a new process group writes
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -96,6 +100,8 @@ class World:
         What each rank said of itself when it joined, in rank order.
     losses
         What has ended that was not to.
+    received
+        How much has come of what each rank printed.
     """
 
     topology: Topology
@@ -105,6 +111,7 @@ class World:
     engines: Mapping[int, int]
     losses: Losses
     places: list[dict[str, Any]] = field(default_factory=list)
+    received: Received = field(default_factory=Received)
     port: socket.socket = field(default_factory=reserve_port)  # that MASTER_PORT names
     run_id: str = field(default_factory=lambda: secrets.token_hex(4))
 
@@ -127,7 +134,21 @@ class World:
         _remove(self.store)
 
     def regroup(self) -> None:
-        """Have the ranks, none of which may be busy, leave their process group for a new one."""
+        """Have the ranks, none of which may be busy, leave their process group for a new one.
+
+        Raises
+        ------
+        StateError
+            There is no space for it; nothing was changed.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.cluster.folder()) as room:
+                room.write(bytes(_STORE_BYTES))
+        except OSError as error:
+            raise StateError(
+                f"The ranks' process group cannot be made anew: {error} ({self.cluster.folder()}).",
+                fix=advice_on(str(error)),
+            ) from None
         _remove(self.store)
         self.store = self._new_store()
         self.call("ddp_magic.rank.engine:regroup", {"store": str(self.store)}, None)

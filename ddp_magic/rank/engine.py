@@ -35,6 +35,7 @@ from ddp_magic.rank.script import run_program
 from ddp_magic.rank.seeding import seed_everything
 from ddp_magic.rank.shell import RankKernel, this_shell
 from ddp_magic.rank.spawn import LiveSpawn
+from ddp_magic.rank.stopping import Stopping
 from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.rank.untraced import Untraced
@@ -87,6 +88,7 @@ class Rank:
             self.effects,
             PickledMain(),
             self.meetings,
+            Stopping(lambda: kernel.stopped),
         )
 
     def install(self, seed: int) -> None:
@@ -123,13 +125,13 @@ class Rank:
             with clean_process():
                 yield
         finally:
+            self._ended_s: float = time.time()
             self.effects.end_cell()
             if self._together:
                 self.attacher.end_cell(failed=self._failed)
             self.meetings.end_cell(failed=self._failed)
             self.losses.recording = False
             self.sampler.end_cell()
-            self._ended_s = time.time()
 
     def run_program(
         self, name: str, args: list[str], namespace: dict[str, Any], **how: Any

@@ -43,7 +43,7 @@ def main_place(cell_folder: str) -> Place:
         Where the file names of cells are said to lie.
     """
     frames = list(_stack())
-    user = next((frame for frame in frames if is_users(frame)), None)
+    user = next((frame for frame in frames if _is_users(frame)), None)
     if user is None:
         return Place(0)
     path, line = user.f_code.co_filename, user.f_lineno
@@ -75,8 +75,7 @@ def _stack() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def is_users(frame: FrameType) -> bool:
-    """Tell whether a frame runs the user's code."""
+def _is_users(frame: FrameType) -> bool:
     return not frame.f_code.co_filename.startswith(_FOREIGN)
 
 

@@ -1,0 +1,7 @@
+"""The kernel tests' ranks."""
+
+from __future__ import annotations
+
+from tests.kernel.conftest import run, session
+
+__all__ = ["run", "session"]
