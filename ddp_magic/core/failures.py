@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ddp_magic.core.ranks import named, told_of_each
+from ddp_magic.core.where import Place
 
 # What a process group says when a rank has gone; the words are gloo's and NCCL's.
 _BROKEN_GROUP = re.compile(r"gloo|NCCL|Connection (closed|reset) by peer|DistBackendError")
@@ -94,9 +95,10 @@ class FailureStory:
 
     def was_ended(self, failure: RankFailure) -> bool:
         """Whether a failure is only how a rank was made to end."""
-        return failure.rank in self.places and (
-            failure.name == "KeyboardInterrupt" or _is_of_broken_group(failure)
-        )
+        place = self.places.get(failure.rank, "")
+        if failure.name == "KeyboardInterrupt":
+            return bool(place)
+        return place not in ("", str(Place(0))) and _is_of_broken_group(failure)
 
     def follows_a_death(self, failure: RankFailure) -> bool:
         """Whether a failure is only what became of a rank when another had died."""
@@ -116,11 +118,15 @@ class FailureStory:
     def lines(self) -> list[str]:
         """Return one line for each group of ranks, the first failure's group first."""
         told = [*self._deaths(), *([self.clash] if self.clash else [])]
-        ended = [rank for rank, one in self.failures.items() if self.was_ended(one)]
+        ended = [
+            rank
+            for rank, one in self.failures.items()
+            if self.was_ended(one) and rank not in self.freed
+        ]
         after = [
             rank
             for rank, one in self.failures.items()
-            if self.follows_a_death(one) and rank not in ended
+            if self.follows_a_death(one) and rank not in (*ended, *self.freed)
         ]
         if after:
             told.append(

@@ -114,13 +114,14 @@ class RankShell(ZMQInteractiveShell):
     ) -> None:
         """Show an error; of ``sys.exit()`` what it was given, and no more."""
         kind, error, _ = self._get_exc_info(exc_tuple)
-        if exception_only and issubclass(kind, SystemExit):
-            said = "" if error.code is None else f": {error.code}"
-            self._showtraceback(kind, error, [f"SystemExit{said}"])
-        else:
-            super().showtraceback(
-                exc_tuple, filename, tb_offset, exception_only, running_compiled_code
-            )
+        with self.kernel.uninterruptible(for_good=running_compiled_code or exception_only):
+            if exception_only and issubclass(kind, SystemExit):
+                said = "" if error.code is None else f": {error.code}"
+                self._showtraceback(kind, error, [f"SystemExit{said}"])
+            else:
+                super().showtraceback(
+                    exc_tuple, filename, tb_offset, exception_only, running_compiled_code
+                )
 
     def run_program(self, name: str, args: list[str], path: str, is_module: bool) -> None:
         """Run a script or module as ``__main__`` (see `ddp_magic.rank.script`)."""
@@ -279,6 +280,15 @@ class RankKernel(IPythonParallelKernel):
             yield
         finally:
             self.in_user_code = False
+
+    @contextmanager
+    def uninterruptible(self, *, for_good: bool) -> Iterator[None]:
+        """Let no SIGINT cut off how the user's code has failed; ``for_good``: it has ended."""
+        in_user_code, self.in_user_code = self.in_user_code, False
+        try:
+            yield
+        finally:
+            self.in_user_code = in_user_code and not for_good
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Leave what is queued alone after a failed cell.

@@ -113,6 +113,27 @@ def test_who_was_interrupted_is_told_where_it_was() -> None:
     ]
 
 
+def test_who_was_freed_is_told_once_though_it_was_interrupted_too() -> None:
+    story = FailureStory(
+        {0: _failure(0, "RuntimeError", 1.0, GLOO)},
+        (),
+        {1: "has gone"},
+        freed={0: "barrier (line 4)"},
+        places={0: "waits in barrier (line 4)"},
+    )
+    assert story.lines() == ["rank 1 has gone", "rank 0 waited in barrier (line 4) in vain"]
+
+
+def test_who_had_failed_when_it_was_interrupted_was_at_no_place() -> None:
+    story = FailureStory(
+        {0: _failure(0, "RuntimeError", 1.0, GLOO)},
+        (),
+        {1: "has gone"},
+        places={0: "is not in your code"},
+    )
+    assert story.lines() == ["rank 1 has gone", "rank 0 was stopped then"]
+
+
 def test_what_does_not_match_is_told_first() -> None:
     story = FailureStory({}, (), {}, freed={0: "barrier (line 1)"}, clash="they do not match")
     assert story.summary() == "they do not match; rank 0 waited in barrier (line 1) in vain"

@@ -46,8 +46,19 @@ class Notebook:
         self.manager = manager
         self._client = client
 
-    def run(self, source: str, on_output: Callable[[Message], None] | None = None) -> CellOutput:
-        """Run a cell to its end; ``on_output`` sees each output as it comes."""
+    def run(
+        self,
+        source: str,
+        on_output: Callable[[Message], None] | None = None,
+        deadline_s: float = _DEADLINE_S,
+    ) -> CellOutput:
+        """Run a cell to its end; ``on_output`` sees each output as it comes.
+
+        Raises
+        ------
+        TimeoutError
+            The prompt does not come back.
+        """
         output = CellOutput()
 
         def keep(message: Message) -> None:
@@ -63,7 +74,7 @@ class Notebook:
                     on_output(message)
 
         reply = self._client.execute_interactive(
-            source, timeout=_DEADLINE_S, output_hook=keep, allow_stdin=False
+            source, timeout=deadline_s, output_hook=keep, allow_stdin=False
         )
         output.status = reply["content"]["status"]
         return output
@@ -76,14 +87,14 @@ class Notebook:
 @pytest.fixture
 def cold_notebook() -> Iterator[Notebook]:
     """A kernel of the test's own, with the extension loaded and no ranks started."""
-    with _kernel() as notebook:
+    with kernel() as notebook:
         yield notebook
 
 
 @pytest.fixture(scope="module")
 def notebook() -> Iterator[Notebook]:
     """A kernel with two ranks, shared by the tests of a module."""
-    with _kernel() as notebook:
+    with kernel() as notebook:
         assert notebook.run("%ddp start -n 2 --seed 1").status == "ok"
         yield notebook
 
@@ -91,12 +102,13 @@ def notebook() -> Iterator[Notebook]:
 @pytest.fixture
 def bare_notebook() -> Iterator[Notebook]:
     """A kernel of the test's own, in which nothing has been run."""
-    with _kernel(load=False) as notebook:
+    with kernel(load=False) as notebook:
         yield notebook
 
 
 @contextmanager
-def _kernel(load: bool = True) -> Iterator[Notebook]:
+def kernel(load: bool = True) -> Iterator[Notebook]:
+    """Start a kernel, and end it; ``load`` the extension."""
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel()
     client = manager.blocking_client()
