@@ -570,7 +570,10 @@ STEP = "nn.functional.mse_loss(model(x[:9]), y[:9]).backward(); opt.step(); opt.
             "    own(x[:4]).sum().backward()",
             "KeyError: 'oops'",
         ),
-        ("if rank == 0: dist.all_reduce(torch.ones(1), async_op=True).wait()", "waited in wait(), all_reduce #"),
+        (
+            "if rank == 0: dist.all_reduce(torch.ones(1), async_op=True).wait()",
+            "waited in wait(), all_reduce #",
+        ),
     ],
 )
 def test_the_next_cell_trains_all_ranks_alike(ready: Notebook, cell: str, said: str) -> None:
