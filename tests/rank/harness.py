@@ -105,7 +105,7 @@ def run_each(
 
 def _run(job: _Job) -> Generator[list[dict[str, Any]], None, None]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "tests.rank.harness"])
+    context.set_forkserver_preload(["tests.rank.warm"])
     pipes, processes = [], []
     for rank in range(job.world_size):
         ours, theirs = context.Pipe()
@@ -118,13 +118,13 @@ def _run(job: _Job) -> Generator[list[dict[str, Any]], None, None]:
         for _ in job.programs:
             yield _receive(pipes)
     finally:
+        for pipe in pipes:
+            pipe.close()
         for process in processes:
             process.join(5)
             if process.is_alive():
                 process.kill()
                 process.join()
-        for pipe in pipes:
-            pipe.close()
 
 
 def _receive(pipes: list[Connection]) -> list[dict[str, Any]]:
@@ -169,6 +169,8 @@ def _main(rank: int, job: _Job, pipe: Connection) -> None:
     try:
         for number in range(len(job.programs)):
             pipe.send(("ok", _pack(_serve(rank, job, number))))
+        with contextlib.suppress(EOFError, OSError):
+            pipe.recv()  # until all ranks are through: some may still be joining this one's group
     except BaseException:
         pipe.send(("error", traceback.format_exc()))
     finally:
