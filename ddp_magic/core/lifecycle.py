@@ -10,8 +10,8 @@
                                                              INTERRUPTING ── cell_ended ──> READY
 
 A rank's death leads to DEGRADED, or to PARTIAL while a cell runs, from any state in which ranks
-live. From DEGRADED, as dead ranks are replaced, RECOVERING leads back to READY. The end of what they
-all need leads to LOST. What is impossible raises `StateError` with the story of the last events.
+live. From DEGRADED, as dead ranks are replaced, RECOVERING leads back to READY. The end of what
+they all need leads to LOST. What is impossible raises `StateError` with the story of the last events.
 """
 
 from __future__ import annotations
