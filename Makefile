@@ -3,6 +3,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
+WORKERS ?= 2
+
+# The tests start many processes: none of them shall compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo lab soak test
 
@@ -35,4 +39,4 @@ test: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile

@@ -146,6 +146,9 @@ class DdpMagics(Magics):
             wanted.nproc, backend=wanted.backend, seed=wanted.seed, view=self._view()
         )
 
+    def _heal(self, _: Command) -> None:
+        self.session.heal(self._view())
+
     def _stop(self, _: Command) -> None:
         started = self.session.started
         self.session.stop()

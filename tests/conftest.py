@@ -6,6 +6,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Generator, Iterator
+from multiprocessing.util import get_temp_dir
 
 import pytest
 
@@ -17,6 +18,7 @@ _REQUIRE_BROWSER = "DDP_MAGIC_REQUIRE_BROWSER"
 @pytest.fixture(scope="session", autouse=True)
 def leak_guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeakGuard]:
     """What outlives the tests' modules is found when the run ends."""
+    get_temp_dir()  # removed as this process exits, when the run's folder may have gone already
     folder = str(tmp_path_factory.mktemp("tmp"))  # of this run alone: others may run beside it
     run = uuid.uuid4().hex
     guard = LeakGuard(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 _FEWER = "Start fewer ranks with -n, or free memory or processes (`ulimit -u`)."
 _ADVICE = {
     "No space left on device": "Free some space there, or set TMPDIR to a folder with space.",
+    "File too large": "Raise the limit on the size of files (`ulimit -f`).",
     "Disk quota exceeded": "Free some space there, or set TMPDIR to a folder with space.",
     "Read-only file system": "Set TMPDIR to a folder that can be written.",
     "Permission denied": "Set TMPDIR to a folder of yours.",

@@ -20,13 +20,14 @@ class Step(Enum):
 
 
 _PATIENCE_S = 0.2  # how much later that is if not all ranks have answered yet
+_FREED_S = 1.0
 _SCHEDULE = (
     (0.0, Step.LOOK),
     (0.1, Step.INTERRUPT),
     (0.3, Step.LOOK),
     (0.4, Step.FREE),
     (0.9, Step.LOOK),
-    (1.0, Step.FREE),  # it waits for something else now
+    (_FREED_S, Step.FREE),  # it waits for something else now
     (1.7, Step.LOOK),
     (1.9, Step.DUMP),
     (2.0, Step.TELL),
@@ -63,6 +64,11 @@ class Ending:
         """Begin now, if it has not begun."""
         if self._is_new:
             self.at_s = min(self.at_s, now_s)
+
+    def tell_later(self, now_s: float) -> None:
+        """Look again in a moment: there was nothing to tell."""
+        self.at_s = now_s - _FREED_S
+        self._left = [(after_s, step) for after_s, step in _SCHEDULE if after_s > _FREED_S]
 
     @property
     def _is_new(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ddp_magic.core.ranks import named, told_of_each
@@ -195,6 +195,19 @@ def _interrupted(place: str) -> str:
     verb, _, rest = place.partition(" ")
     where = rest if rest.startswith(("at ", "in ")) else f"as it was {rest}"
     return f"was interrupted {where}" if verb in ("is", "waits") else place
+
+
+def way_back(dead: Iterable[int], ranks: Iterable[int]) -> str:
+    """Say what brings dead ranks back, given all ranks."""
+    dead = set(dead)
+    alive = [rank for rank in ranks if rank not in dead]
+    if not alive:
+        return "`%ddp restart` starts new ones"
+    them = "it" if len(dead) == 1 else "them"
+    return (
+        f"`%ddp heal` brings {them} back with rank {min(alive)}'s variables,"
+        " `%ddp restart` starts afresh"
+    )
 
 
 def _ending(headline: str) -> str:

@@ -9,8 +9,9 @@
                        FAILED                   STOPPING ── stopped ──> STOPPED
                                                              INTERRUPTING ── cell_ended ──> READY
 
-A rank's death leads to DEGRADED from any state in which ranks live, the end of what they all
-need to LOST; what is impossible raises `StateError` with the story of the last events.
+A rank's death leads to DEGRADED, or to PARTIAL while a cell runs, from any state in which ranks
+live. From DEGRADED, as dead ranks are replaced, RECOVERING leads back to READY. The end of what
+they all need leads to LOST. What is impossible raises `StateError` with the story of the last events.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class State(Enum):
     RUNNING = "the ranks are running a cell"
     INTERRUPTING = "the ranks have been asked to stop their cell"
     DEGRADED = "a rank has died"
+    PARTIAL = "a rank has died; others are running a cell"
+    RECOVERING = "dead ranks are being replaced"
     STOPPING = "the ranks are being stopped"
     STOPPED = "the ranks have been stopped"
     LOST = "the ranks have been lost"
@@ -46,6 +49,9 @@ class Event(Enum):
     CELL_ENDED = "cell ended"
     INTERRUPT = "interrupt"
     RANK_DIED = "rank died"
+    HEAL = "heal"
+    HEALED = "healed"
+    HEAL_FAILED = "heal failed"
     LOST = "lost"
     STOP = "stop"
     STOPPED = "stopped"
@@ -64,16 +70,29 @@ _NEXT: dict[tuple[State, Event], State] = {
     (State.RUNNING, Event.INTERRUPT): State.INTERRUPTING,
     (State.INTERRUPTING, Event.INTERRUPT): State.INTERRUPTING,
     (State.INTERRUPTING, Event.CELL_ENDED): State.READY,
+    **{(state, Event.RANK_DIED): State.DEGRADED for state in (State.READY, State.DEGRADED)},
     **{
-        (state, Event.RANK_DIED): State.DEGRADED
-        for state in (State.READY, State.RUNNING, State.INTERRUPTING, State.DEGRADED)
+        (state, Event.RANK_DIED): State.PARTIAL
+        for state in (State.RUNNING, State.INTERRUPTING, State.PARTIAL)
     },
-    (State.DEGRADED, Event.RUN_CELL): State.DEGRADED,  # on the survivors
-    (State.DEGRADED, Event.CELL_ENDED): State.DEGRADED,
-    (State.DEGRADED, Event.INTERRUPT): State.DEGRADED,
+    (State.DEGRADED, Event.RUN_CELL): State.PARTIAL,
+    (State.PARTIAL, Event.CELL_ENDED): State.DEGRADED,
+    (State.PARTIAL, Event.INTERRUPT): State.PARTIAL,
+    (State.DEGRADED, Event.HEAL): State.RECOVERING,
+    (State.RECOVERING, Event.RANK_DIED): State.RECOVERING,  # which fails
+    (State.RECOVERING, Event.HEAL_FAILED): State.DEGRADED,
+    (State.RECOVERING, Event.HEALED): State.READY,
+    (State.RECOVERING, Event.LOST): State.LOST,
+    (State.RECOVERING, Event.STOP): State.STOPPING,
     **{
         (state, Event.LOST): State.LOST
-        for state in (State.READY, State.RUNNING, State.INTERRUPTING, State.DEGRADED)
+        for state in (
+            State.READY,
+            State.RUNNING,
+            State.INTERRUPTING,
+            State.DEGRADED,
+            State.PARTIAL,
+        )
     },
     (State.LOST, Event.CELL_ENDED): State.LOST,
     **{
@@ -83,6 +102,7 @@ _NEXT: dict[tuple[State, Event], State] = {
             State.RUNNING,
             State.INTERRUPTING,
             State.DEGRADED,
+            State.PARTIAL,
             State.LOST,
             State.STARTING,
         )
@@ -99,7 +119,9 @@ _FIX: dict[State, str] = {
     State.RUNNING: "Wait for the cell to end, or stop it.",
     State.INTERRUPTING: "Wait for the cell to end; `%ddp interrupt` kills what does not.",
     State.LOST: "Run `%ddp restart` to start new ones.",
-    State.DEGRADED: "Run `%ddp restart` to have all ranks back.",
+    State.DEGRADED: "Run `%ddp heal` to have all ranks back.",
+    State.PARTIAL: "Wait for the cell to end, or stop it.",
+    State.RECOVERING: "Wait until they have been, or stop that.",
 }
 
 _STORY_LENGTH = 8

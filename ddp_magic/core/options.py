@@ -241,6 +241,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
         "end the ranks and start new ones, as before but for these options",
         _START_OPTIONS,
     ),
+    Subcommand("heal", "replace dead ranks by new ones with a living rank's variables", (_HELP,)),
     Subcommand("run", "run a torchrun or mp.spawn script on the ranks", _RUN_OPTIONS),
     Subcommand(
         "interrupt",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 _TAIL_LINES = 15
 _LIKELY = {
@@ -31,12 +32,15 @@ class ProcessEnd:
         Whether the system says that it has written a core file.
     tail
         The last that it wrote to its standard output and error.
+    unsent
+        The last that Python printed to each stream, sent or not (see `core.unsent`).
     """
 
     exit_code: int | None = None
     signal_name: str = ""
     core_dumped: bool = False
     tail: str = ""
+    unsent: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:

@@ -6,16 +6,18 @@ import atexit
 import codecs
 import importlib
 import json
+import mmap
 import os
 import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ddp_magic.core.processend import ProcessEnd
+from ddp_magic.core.unsent import Tail, tails
 from ddp_magic.forkserver.system import die_with_parent, set_name
 
 Ready = Callable[[dict[str, Any]], None]
@@ -40,13 +42,21 @@ class Child:
     """
 
     def __init__(
-        self, key: int, pid: int, outputs: dict[int, str], status_fd: int, *, is_rank: bool
+        self,
+        key: int,
+        pid: int,
+        outputs: dict[int, str],
+        status_fd: int,
+        tails: Mapping[str, Tail],
+        *,
+        is_rank: bool,
     ) -> None:
         self.key = key
         self.pid = pid
         self.is_rank = is_rank
         self._streams = outputs
         self._status_fd = status_fd
+        self._tails = tails
         self._status = b""
         self._tail = bytearray()
         make = codecs.getincrementaldecoder("utf-8")
@@ -111,6 +121,7 @@ class Child:
             signal_name=_signal_name(os.WTERMSIG(status)) if signalled else "",
             core_dumped=signalled and os.WCOREDUMP(status),
             tail=self._tail.decode(errors="replace").strip(),
+            unsent={name: tail.to_wire() for name, tail in self._tails.items()},
         )
 
     def _keep(self, fd: int, data: bytes) -> None:
@@ -132,8 +143,9 @@ def fork(request: dict[str, Any], close: Iterable[int]) -> Child:
     request
         ``target``: the function, as ``"package.module:function"``; it is called with ``config``
         and a function that tells the notebook that it is ready. Around it: ``key``, ``name``,
-        ``environment``, ``folder`` (the working directory), ``path`` (where modules are found)
-        and ``is_rank``.
+        ``environment``, ``folder`` (the working directory), ``path`` (where modules are found),
+        ``is_rank``, and ``tail_bytes``: the size of the memory for the last that it prints (see
+        `core.unsent`), which ``config`` then has as ``tails``; 0: none.
     close
         This process's files that the other must not hold.
 
@@ -143,7 +155,11 @@ def fork(request: dict[str, Any], close: Iterable[int]) -> Child:
         The system has no memory, no process or no file left.
     """
     pipes: list[tuple[int, int]] = []
+    shared: dict[str, Tail] = {}
     try:
+        if request["tail_bytes"]:
+            shared = tails(memoryview(mmap.mmap(-1, request["tail_bytes"])))
+            request["config"]["tails"] = shared
         pipes += [os.pipe() for _ in range(3)]
         parent, pid = os.getpid(), os.fork()
     except OSError:
@@ -165,7 +181,7 @@ def fork(request: dict[str, Any], close: Iterable[int]) -> Child:
     for fd in (out_r, err_r, status_r):
         os.set_blocking(fd, False)
     outputs = {out_r: "stdout", err_r: "stderr"}
-    return Child(request["key"], pid, outputs, status_r, is_rank=request["is_rank"])
+    return Child(request["key"], pid, outputs, status_r, shared, is_rank=request["is_rank"])
 
 
 def _live(parent: int, request: dict[str, Any], outputs: tuple[int, int], status_fd: int) -> int:

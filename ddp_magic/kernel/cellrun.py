@@ -19,9 +19,10 @@ from ipyparallel import error as ipp_error
 from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.ending import Ending, Step
-from ddp_magic.core.failures import FailureStory, RankFailure
+from ddp_magic.core.failures import FailureStory, RankFailure, way_back
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.ranks import named, told_of_each
+from ddp_magic.core.unsent import WRITTEN_KEY
 from ddp_magic.core.view import Points, View
 from ddp_magic.core.witness import Attested, Closing, disagreement, managed_drift
 from ddp_magic.errors import CellError, ParityError
@@ -33,6 +34,7 @@ _TICK_S = 0.05
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
 _GRACE_S = 1.0  # how long other ranks have, when one has failed, to end or to fail themselves
 METADATA_KEY = "ddp_magic"
+_STORE_ERROR = "DistStoreError"  # torch's: what the ranks share has not been written, or in part
 _POINTS_KIND = "points"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -105,6 +107,16 @@ class CellRun:
         """Note that every rank has ended."""
         for rank in self._engines:
             self.lose(rank, what)
+
+    def print_unsent(self, rank: int, unsent: Mapping[str, tuple[int, str]]) -> None:
+        """Show, called on any thread, what a rank that has ended printed and could not send."""
+
+        def show() -> None:
+            for stream, text in self._world.received.missing(rank, unsent).items():
+                self._show_printed(rank, stream, text)
+
+        if rank in self._engines and not self._ended:
+            self._inbox.put(show)
 
     def print_for(self, rank: int, stream: str, text: str) -> None:
         """Show, called on any thread, what compiled code or a process of a rank's has printed."""
@@ -189,14 +201,17 @@ class CellRun:
             self._tell_stuck(busy)
 
     def _tell_stuck(self, busy: tuple[int, ...]) -> None:
+        places = self._vigil.stuck(busy)
+        if not places:  # they are ending
+            assert self._ending is not None
+            return self._ending.tell_later(time.monotonic())
         self.is_told_stuck = True
-        places = self._vigil.stacks(busy)
         self._places.update(places)
         why = "" if self.stopped else f"{self.story().summary()}; "
         where = "; ".join(told_of_each(places))
         self._view.notice(
             f"ddp: {why}{where}, and cannot be interrupted there: Stop kills"
-            f" {named(busy)}, the variables of the others stay"
+            f" {named(places)}, the variables of the others stay"
         )
 
     def finish(self) -> None:
@@ -250,7 +265,8 @@ class CellRun:
     def group_is_broken(self) -> bool:
         """Whether the ranks' process group must be made anew before they can use it again."""
         counts = {one.collectives for one in self._attested.values()} - {None}
-        return self._vigil.has_freed or len(counts) > 1
+        half_written = any(one.name == _STORE_ERROR for one in self._failures.values())
+        return self._vigil.has_freed or len(counts) > 1 or half_written
 
     @property
     def _attested(self) -> dict[int, Attested]:
@@ -263,7 +279,7 @@ class CellRun:
     def raise_failures(self) -> None:
         """Raise `CellError` if the cell failed anywhere."""
         if self._failures or self._is_over:
-            fix = "Run `%ddp restart` to have all ranks back." if self._died else ""
+            fix = f"{way_back(self._died, self._world.engines)}." if self._died else ""
             story = self.story()
             if (
                 story.freed
@@ -372,9 +388,10 @@ class CellRun:
             self._vigil.hear()
             handler(rank, content, message)
 
-    def _on_stream(self, rank: int, content: dict[str, Any], _: Message) -> None:
+    def _on_stream(self, rank: int, content: dict[str, Any], message: Message) -> None:
         name, text = content["name"], content["text"]
-        if text:
+        written_bytes = message["metadata"].get(WRITTEN_KEY, 0)
+        if self._world.received.takes(rank, name, written_bytes) and text:
             self._show(self._grouper.feed(rank, name, text, time.monotonic()))
 
     def _show_printed(self, rank: int, stream: str, text: str) -> None:

@@ -80,6 +80,13 @@ class StreamingClient(Client):
         with self._changed:
             return self._changed.wait_for(lambda: wanted <= set(self._engines), timeout_s)
 
+    def controller_answers(self, timeout_s: float) -> bool:
+        """Ask the controller for something, and return whether it answers in time."""
+        content = {"targets": [], "verbose": False}
+        reply = self._send(self._query_stream, "queue_request", content=content)
+        reply.wait(timeout_s)
+        return bool(reply.done())
+
     def report_death(self, engine_id: int) -> None:
         """Tell the hub, and so every client, that an engine has gone; may be called on any thread.
 

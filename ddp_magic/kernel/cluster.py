@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,6 +68,27 @@ class Cluster(Protocol):
         StartError
             An engine ends or does not register in time; the caller calls `stop`.
         """
+
+    def replace(
+        self, ranks: Collection[int], environment: Mapping[str, str], tell: Callable[[str], None]
+    ) -> dict[int, int]:
+        """Start engines in the place of ranks that have died; return the engine of each.
+
+        Parameters
+        ----------
+        environment, tell
+            As of `start`.
+
+        Raises
+        ------
+        StartError
+            They did not start, and nothing of them is left.
+        StateError
+            Nothing can be started here beside what runs.
+        """
+
+    def discard(self, ranks: Collection[int]) -> None:
+        """End ranks, at once; the others stay."""
 
     def folder(self) -> str:
         """Return a folder that only this user can enter; ``""`` if nothing runs."""

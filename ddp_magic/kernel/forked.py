@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import Any
@@ -21,7 +21,9 @@ from ddp_magic.kernel.interrupts import uninterrupted
 
 _CONTROLLER_TIMEOUT_S = 60.0
 _RANKS_TIMEOUT_S = 120.0
+_ANSWER_TIMEOUT_S = 5.0
 _POLL_S = 0.2
+_TAIL_BYTES = 131_072
 _ENGINE_ARGS = [
     # The fork server sends signals and sees deaths; else that takes one more process a rank.
     "--IPEngine.enable_nanny=False",
@@ -84,12 +86,36 @@ class ForkedCluster:
                 tell(f"importing {imported}")
 
             _await([server.loaded], server, _RANKS_TIMEOUT_S, "torch was not imported", tell_import)
-            self._engines = self._await_ranks(server, tell)
-            if not client.await_engines(self._engines.values(), _RANKS_TIMEOUT_S):
-                raise StartError("The controller did not report the ranks in time.")
-            for rank, process in self._ranks.items():
-                process.ended.add_done_callback(partial(self._on_rank_end, rank))
+            self._engines = self._await_ranks(self._ranks, server, client, tell)
+            self._watch(self._ranks)
             return client, dict(self._engines)
+
+    def replace(
+        self, ranks: Collection[int], environment: Mapping[str, str], tell: Callable[[str], None]
+    ) -> dict[int, int]:
+        """Start engines in the place of dead ranks; see `Cluster.replace`."""
+        with self._lock:
+            server, client = self._server, self._client
+            if server is None or client is None or not server.alive:
+                raise StartError("What makes ranks has gone.", fix="Run `%ddp restart`.")
+            new: dict[int, ForkedProcess] = {}
+            try:
+                for rank in ranks:
+                    new[rank] = self._fork_rank(server, rank, environment)
+                engines = self._await_ranks(new, server, client, tell)
+            except BaseException:
+                server.end(new.values(), 0)
+                raise
+            self._ranks.update(new)
+            self._engines.update(engines)
+            self._watch(new)
+            return engines
+
+    def discard(self, ranks: Collection[int]) -> None:
+        """End ranks, at once; see `Cluster.discard`."""
+        with self._lock:
+            if self._server is not None:
+                self._server.end([self._ranks[rank] for rank in ranks if rank in self._ranks], 0)
 
     def folder(self) -> str:
         """Return the session's folder."""
@@ -111,9 +137,11 @@ class ForkedCluster:
             self._ending = True
             if self._server is None or self._client is None:
                 return
-            self._server.end(self._ranks.values(), grace_s)
-            for engine_id in self._engines.values():
-                self._client.report_death(engine_id)
+            if self._server.end(self._ranks.values(), grace_s):
+                for engine_id in self._engines.values():
+                    self._client.report_death(engine_id)
+            else:  # it has gone, or is suspended and new ranks would wait for it
+                self._close_server()
             self._ranks, self._engines = {}, {}
 
     def stop(self) -> None:
@@ -129,7 +157,7 @@ class ForkedCluster:
 
     def _prepare(self) -> tuple[ForkServer, StreamingClient]:
         """Have a server, a controller and a client; the lock is held."""
-        if self._server is not None and not self._serves(self._server):
+        if self._server is not None and not (self._serves(self._server) and self._answers()):
             self._close_server()
         try:
             if self._server is None:
@@ -157,6 +185,10 @@ class ForkedCluster:
             and server.preload == self.preload
             and not changed_too_late(server.environment, os.environ)
         )
+
+    def _answers(self) -> bool:
+        """Whether the controller, if there is one already, is not suspended."""
+        return self._client is None or self._client.controller_answers(_ANSWER_TIMEOUT_S)
 
     def _close_server(self) -> None:
         if self._client is not None:
@@ -197,18 +229,32 @@ class ForkedCluster:
             environment={**os.environ, **environment},
             is_rank=True,
             on_output=partial(self._events.rank_printed, rank),
+            tail_bytes=_TAIL_BYTES,
         )
 
-    def _await_ranks(self, server: ForkServer, tell: Callable[[str], None]) -> dict[int, int]:
-        nproc = len(self._ranks)
+    def _watch(self, ranks: Mapping[int, ForkedProcess]) -> None:
+        for rank, process in ranks.items():
+            process.ended.add_done_callback(partial(self._on_rank_end, rank))
+
+    def _await_ranks(
+        self,
+        ranks: Mapping[int, ForkedProcess],
+        server: ForkServer,
+        client: StreamingClient,
+        tell: Callable[[str], None],
+    ) -> dict[int, int]:
+        nproc = len(ranks)
 
         def tell_count(up: int) -> None:
             tell(f"{up} of {nproc} ranks up")
 
-        ready = [process.ready for process in self._ranks.values()]
+        ready = [process.ready for process in ranks.values()]
         missing = f"{nproc} ranks did not all register"
         _await(ready, server, _RANKS_TIMEOUT_S, missing, tell_count)
-        return {rank: one.ready.result()["engine_id"] for rank, one in self._ranks.items()}
+        engines = {rank: one.ready.result()["engine_id"] for rank, one in ranks.items()}
+        if not client.await_engines(engines.values(), _RANKS_TIMEOUT_S):
+            raise StartError("The controller did not report the ranks in time.")
+        return engines
 
     # ---- what happens meanwhile, on the server's thread
 
@@ -228,7 +274,7 @@ class ForkedCluster:
 
     def _on_server_lost(self, server: ForkServer, lost: Future[str]) -> None:
         if server is self._server and not self._ending:
-            self._events.lost(f"the fork server {lost.result()}")
+            self._events.lost(lost.result())
 
 
 def _await(
@@ -250,7 +296,7 @@ def _await(
         for future in done:
             future.result()
         if pending and server.lost.done():
-            raise StartError(f"The fork server {server.lost.result()} while the ranks started.")
+            raise StartError(f"While the ranks started, {server.lost.result()}.")
         if pending and time.monotonic() > deadline_s:
             raise StartError(
                 f"{otherwise} within {timeout_s:g} s.",

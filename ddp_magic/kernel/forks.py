@@ -96,7 +96,7 @@ class ForkServer:
     loaded
         A future: None, or `StartError` if something could not be imported.
     lost
-        A future: a sentence on how the server ended, if it was not `close` that ended it.
+        A future: what ended, and how, if it was not `close` that ended the server.
     """
 
     def __init__(self, preload: Iterable[str] = ()) -> None:
@@ -134,6 +134,7 @@ class ForkServer:
         environment: Mapping[str, str],
         is_rank: bool,
         on_output: Output,
+        tail_bytes: int = 0,
     ) -> ForkedProcess:
         """Ask for a process that calls ``target(config, ready)`` in this working directory.
 
@@ -149,6 +150,8 @@ class ForkServer:
             Whether it needs torch, and so waits until that has been imported.
         on_output
             Is called with stream and text, on the server's thread.
+        tail_bytes
+            How much memory holds the last that it prints (see `core.unsent`).
         """
         with self._lock:
             self._last_key += 1
@@ -164,6 +167,7 @@ class ForkServer:
             folder=_working_directory(),
             path=_library_path(),
             is_rank=is_rank,
+            tail_bytes=tail_bytes,
         )
         return process
 
@@ -185,21 +189,21 @@ class ForkServer:
             raise ValueError(f"{number} is no signal")
         self._send(do="signal", key=process.key, signal=number)
 
-    def end(self, processes: Iterable[ForkedProcess], grace_s: float) -> None:
-        """End processes with all that they started; return when they have ended.
+    def end(self, processes: Iterable[ForkedProcess], grace_s: float) -> bool:
+        """End processes with all that they started; return whether the server has done so.
 
         Parameters
         ----------
         grace_s
             How long they have to end by themselves.
         """
-        self._ask(
+        return self._ask(
             "end", _END_TIMEOUT_S + grace_s, keys=[one.key for one in processes], grace_s=grace_s
         )
 
-    def flush(self) -> None:
-        """Return when all that processes have printed so far has been passed on."""
-        self._ask("flush", _FLUSH_TIMEOUT_S)
+    def flush(self) -> bool:
+        """Have all that processes have printed so far passed on; return whether it was in time."""
+        return self._ask("flush", _FLUSH_TIMEOUT_S)
 
     def abandon(self) -> None:
         """Have everything end, as if this process had; may be called on any thread."""
@@ -228,6 +232,9 @@ class ForkServer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         path = _library_path()
+        environment = self.environment | {"OPENBLAS_NUM_THREADS": "1"}  # no threads to fork
+        if "error" in environment.get("PYTHONWARNINGS", ""):
+            del environment["PYTHONWARNINGS"]  # libraries warn as they start, and would not
         self._socket, theirs = socket.socketpair()
         with theirs:
             guardian = subprocess.Popen(
@@ -236,7 +243,7 @@ class ForkServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
-                env=self.environment | {"OPENBLAS_NUM_THREADS": "1"},  # no threads to fork
+                env=environment,
             )
             config = {
                 "path": path,
@@ -251,7 +258,7 @@ class ForkServer:
             guardian.stdin.flush()
         return guardian
 
-    def _ask(self, do: str, timeout_s: float, **request: Any) -> None:
+    def _ask(self, do: str, timeout_s: float, **request: Any) -> bool:
         """Send a request and wait until it has been done, or the server has gone."""
         with self._lock:
             self._last_key += 1
@@ -261,6 +268,7 @@ class ForkServer:
         either: list[Future[Any]] = [done, self.lost]
         wait(either, timeout_s, return_when=FIRST_COMPLETED)
         self._asked.pop(number)
+        return done.done()
 
     def _send(self, **request: Any) -> None:
         with self._lock, suppress(OSError):  # it has gone: that is told by `lost`
@@ -323,18 +331,19 @@ class ForkServer:
         """Note that the guardian has ended, and all else with it."""
         code = self._guardian.wait()
         end = _end_of(code)
+        what = "guardian" if code < 0 else "fork server"  # whose end the guardian's exit code is
         tail = self._tail.decode(errors="replace").strip()
         if not self.loaded.done():
             self.loaded.set_exception(
                 StartError(
-                    f"The process that imports torch {end.sentence}.",
+                    f"The {what}, which imports torch, {end.sentence}.",
                     fix="Does `import torch` work in a Python of its own?",
                     context=tail,
                 )
             )
         if not self._closing:
             shutil.rmtree(self.folder, ignore_errors=True)
-            self.lost.set_result(end.sentence)
+            self.lost.set_result(f"the {what} {end.sentence}")
         for process in list(self._processes.values()):
             process.end(ProcessEnd(tail=tail))
 

@@ -16,10 +16,13 @@ class Progress:
     ----------
     view
         Where it is told, if anywhere.
+    what
+        What it is that takes so long.
     """
 
-    def __init__(self, view: View | None) -> None:
+    def __init__(self, view: View | None, what: str = "starting") -> None:
         self._view = view
+        self._what = what
         self._began_s = time.monotonic()
         self._told = ""
 
@@ -33,7 +36,7 @@ class Progress:
         if self._view is None or self.elapsed_s < _WONDER_S or what == self._told:
             return
         self._told = what
-        self._view.progress(f"ddp: starting: {what} ...")
+        self._view.progress(f"ddp: {self._what}: {what} ...")
 
     def end(self, what: str, *, always: bool = False) -> None:
         """Tell how it ended, if anything was told before."""

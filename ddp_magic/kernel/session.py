@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ddp_magic.core.failures import FailureStory, way_back
 from ddp_magic.core.lifecycle import Event, Lifecycle
 from ddp_magic.core.options import CellOptions, Program, StartOptions, module_names
 from ddp_magic.core.plan import CellPlan
@@ -37,6 +38,7 @@ _TIMEOUT_GRACE_S = 5.0  # how long a cell whose time is over has to end
 _KILL_GRACE_S = 2.0
 _SETTLE_S = 0.2
 _END_GRACE_S = 0.5
+_HEAL_STOPPED = "no rank was replaced; those that live are as they were"
 _START_STOPPED = "the start was stopped; nothing of it is left"
 
 
@@ -211,6 +213,57 @@ class Session:
         with uninterrupted("the ranks have been ended, and no new ones started"):
             self._end_ranks()
         self._start(wanted, view)
+
+    def heal(self, view: View | None = None) -> None:
+        """Replace ranks that have died by new ones with the variables of one that lives.
+
+        Parameters
+        ----------
+        view
+            Where a line about it is shown.
+
+        Raises
+        ------
+        StateError
+            There is no rank left, one is busy, or nothing can be replaced here.
+        SetupError, StartError
+            There are no new ranks; those that live are as they were.
+        """
+        world = self._ranks()
+        if self._background is not None and not self._background.done and self._run is not None:
+            raise StateError(
+                f"A cell runs in the background on {named(self._run.busy)}.",
+                fix="Wait for it, or stop it, and heal then.",
+            )
+        self._await_last_run()
+        progress = Progress(view, "healing")
+        if not world.dead:
+            return progress.end(f"no rank is dead: {world.describe()}", always=True)
+        self._on(Event.HEAL)
+        try:
+            healed = world.heal(progress.tell)
+            self._apart, self._group_is_broken = True, False
+            self._end_heal(world)
+        except BaseException as error:
+            with uninterrupted(_HEAL_STOPPED):
+                if self._life.allows(Event.HEAL_FAILED):  # the session may have been stopped
+                    self._on(Event.HEAL_FAILED)
+                progress.end("no rank was replaced")
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(_HEAL_STOPPED) from None
+            raise
+        for rank in healed.ranks:
+            self._last_errors.pop(rank, None)
+        progress.end(healed.line(progress.elapsed_s), always=True)
+
+    def _end_heal(self, world: World) -> None:
+        with self._life_lock:  # so that a death is noted before or after
+            if world.dead:
+                raise StateError(
+                    f"Died meanwhile: {FailureStory({}, (), world.dead).summary()}.",
+                    fix=f"{way_back(world.dead, world.engines)}.",
+                )
+            self._on(Event.HEALED)
 
     def check_same(
         self, nproc: int | None = None, *, backend: str | None = None, seed: int | None = None
@@ -509,6 +562,7 @@ class Session:
             return
         self._on(Event.RANK_DIED)
         if self._run is not None:
+            self._run.print_unsent(rank, end.unsent)
             self._run.lose(rank, what)
 
     def _note_printed(self, rank: int, stream: str, text: str) -> None:

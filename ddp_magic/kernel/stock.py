@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import ipyparallel
@@ -15,7 +15,8 @@ from IPython.core.profiledir import ProfileDir
 from traitlets.config import Config
 
 from ddp_magic.core.processend import ProcessEnd
-from ddp_magic.errors import StartError
+from ddp_magic.core.ranks import named
+from ddp_magic.errors import StartError, StateError
 from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.cluster import Events
 from ddp_magic.kernel.processes import end_processes
@@ -78,6 +79,18 @@ class StockCluster:
         self._engines = dict(enumerate(sorted(self._client.ids)))
         self._client.on_engine_death(self._on_engine_death)
         return self._client, dict(self._engines)
+
+    def replace(
+        self, ranks: Collection[int], environment: Mapping[str, str], tell: Callable[[str], None]
+    ) -> dict[int, int]:
+        """Refuse: ipyparallel's launchers start all engines of a cluster together."""
+        raise StateError(
+            f"{named(ranks).capitalize()} cannot be replaced: this system cannot fork.",
+            fix="Run `%ddp restart` to start new ones.",
+        )
+
+    def discard(self, ranks: Collection[int]) -> None:
+        """Do nothing: there is nothing that `replace` has started."""
 
     def folder(self) -> str:
         """Return the session's folder."""

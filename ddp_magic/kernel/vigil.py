@@ -144,15 +144,19 @@ class Vigil:
             if rank not in self._seen:
                 self._world.request_stack(rank)
 
-    def stacks(self, busy: Collection[int]) -> dict[int, str]:
-        """Return where these ranks are, by what they were asked to write if they do not answer."""
+    def stuck(self, busy: Collection[int]) -> dict[int, str]:
+        """Return where those of these ranks are that are in the user's code still.
+
+        By what they were asked to write, if they do not answer.
+        """
         silent = [rank for rank in busy if rank not in self._seen]
         places = {rank: read_place(self._world.stack(rank), self._code) for rank in silent}
         written = {
             rank: f"{place} (compiled code that lets no other run)" if place.line else str(place)
             for rank, place in places.items()
         }
-        return written | self.places(busy)
+        inside = [rank for rank in busy if rank in self._seen and self._seen[rank].place.line]
+        return dict(sorted({**written, **self.places(inside)}.items()))
 
     def free_who_waits(self, busy: Collection[int]) -> None:
         """Free all ranks if one of these was last seen to wait."""

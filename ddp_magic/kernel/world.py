@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import importlib.util
+import math
 import os
 import resource
 import secrets
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,20 +23,25 @@ import psutil
 from ipyparallel import error as ipp_error
 
 from ddp_magic import errors
-from ddp_magic.core.failures import FailureStory
+from ddp_magic.core.advice import advice_on
+from ddp_magic.core.failures import FailureStory, way_back
+from ddp_magic.core.healed import Healed
 from ddp_magic.core.options import StartOptions
 from ddp_magic.core.ranks import check_ranks, format_ranks
 from ddp_magic.core.status import RankStatus
 from ddp_magic.core.topology import Topology, choose_topology, rank_environment, visible_devices
+from ddp_magic.core.unsent import Received
 from ddp_magic.errors import SetupError, StartError, StateError
 from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.cluster import Cluster
 from ddp_magic.kernel.devices import gpu_count
+from ddp_magic.kernel.interrupts import uninterrupted
 from ddp_magic.kernel.machine import core_count, free_bytes, reserve_port
 from ddp_magic.version import __version__
 
 _JOIN_TIMEOUT_S = 120
 _CALL_TIMEOUT_S = 60
+_FREED_TIMEOUT_S = 5
 _POLL_S = 0.1
 _TORCH_BYTES = 250 * 2**20  # of what ranks share
 _RANK_BYTES = 80 * 2**20  # of a rank that trains, before the user's own data
@@ -42,6 +50,7 @@ _RANK_FILES = 14  # of each rank, in the controller
 _PRINTED_CHARS = 4000
 _PRINTED_LINES = 15
 _STACK_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 3 * hasattr(signal, "SIGRTMIN")
+_STORE_BYTES = 65_536  # more than a new process group writes
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -91,6 +100,8 @@ class World:
         What each rank said of itself when it joined, in rank order.
     losses
         What has ended that was not to.
+    received
+        How much has come of what each rank printed.
     """
 
     topology: Topology
@@ -100,7 +111,9 @@ class World:
     engines: Mapping[int, int]
     losses: Losses
     places: list[dict[str, Any]] = field(default_factory=list)
+    received: Received = field(default_factory=Received)
     port: socket.socket = field(default_factory=reserve_port)  # that MASTER_PORT names
+    run_id: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def __post_init__(self) -> None:
         self.store = self._new_store()
@@ -118,13 +131,116 @@ class World:
     def close(self) -> None:
         """Give back what this process holds for the ranks."""
         self.port.close()
-        self._remove_store()
+        _remove(self.store)
 
     def regroup(self) -> None:
-        """Have the ranks, none of which may be busy, leave their process group for a new one."""
-        self._remove_store()
+        """Have the ranks, none of which may be busy, leave their process group for a new one.
+
+        Raises
+        ------
+        StateError
+            There is no space for it; nothing was changed.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.cluster.folder()) as room:
+                room.write(bytes(_STORE_BYTES))
+        except OSError as error:
+            raise StateError(
+                f"The ranks' process group cannot be made anew: {error} ({self.cluster.folder()}).",
+                fix=advice_on(str(error)),
+            ) from None
+        _remove(self.store)
         self.store = self._new_store()
         self.call("ddp_magic.rank.engine:regroup", {"store": str(self.store)}, None)
+
+    def heal(self, tell: Callable[[str], None]) -> Healed:
+        """Replace dead ranks by new ones that have a living one's variables.
+
+        No rank may be busy. If it fails, nothing new is left, and the ranks that live have lost
+        no more than their process group.
+
+        Parameters
+        ----------
+        tell
+            Is called with a few words on what is being waited for.
+
+        Raises
+        ------
+        StateError, SetupError, StartError
+            Dead ranks cannot be replaced, or died again.
+        """
+        dead, engines = dict(self.dead), self.engines
+        alive = [rank for rank in engines if rank not in dead]
+        if not alive:
+            raise StateError(
+                f"There is no rank left: {FailureStory({}, (), dead).summary()}.",
+                fix=f"{way_back(dead, engines)}.",
+            )
+        _check_room(self.size, len(alive))
+        pending: dict[int, Future[Any]] = {}
+        try:
+            new = self.cluster.replace(tuple(dead), _engine_environment(self.topology), tell)
+            self.engines = {**engines, **new}
+            for rank in dead:
+                del self.dead[rank]
+            return self._join_again(tuple(dead), min(alive), tell, pending)
+        except BaseException:
+            with uninterrupted(""):
+                self.cluster.discard(tuple(dead))
+                self.engines = engines
+                self.dead.update(dead)
+                self._free(pending)
+            raise
+
+    def _join_again(
+        self,
+        replaced: tuple[int, ...],
+        source: int,
+        tell: Callable[[str], None],
+        pending: dict[int, Future[Any]],
+    ) -> Healed:
+        """Have all ranks join a new process group, then the new ones be as the source."""
+        tell("the ranks connect to each other")
+        _remove(self.store)
+        self.store = self._new_store()
+        target = "ddp_magic.rank.engine:regroup"
+        calls = {rank: (target, {"store": str(self.store)}) for rank in self.engines}
+        for rank in replaced:
+            calls[rank] = ("ddp_magic.rank.engine:join", _joining(self)[rank])
+        joined = self._call_each(calls, pending, _JOIN_TIMEOUT_S)
+        for rank in replaced:
+            self.places[rank] = joined[rank]
+        tell(f"rank {source}'s variables are copied")
+        target = "ddp_magic.rank.healing:take_part"
+        payload: dict[str, Any] = {"source": source, "replaced": replaced}
+        calls = dict.fromkeys(self.engines, (target, payload))
+        told = self._call_each(calls, pending, None)[source]
+        return Healed(replaced, source, subgroups=joined[source], **told)
+
+    def _free(self, pending: Mapping[int, Future[Any]]) -> None:
+        """End what ranks that live wait for as they join others; return when they have."""
+        waiting = {r: f for r, f in pending.items() if r not in self.dead and not f.done()}
+        if not waiting or self.losses.lost:
+            return
+        _block(self.store)
+        for rank in waiting:
+            self.client.free(self.engines[rank])
+        concurrent.futures.wait(waiting.values(), _FREED_TIMEOUT_S)
+
+    def _call_each(
+        self,
+        calls: Mapping[int, tuple[str, dict[str, Any]]],
+        pending: dict[int, Future[Any]],
+        timeout_s: float | None,
+    ) -> dict[int, Any]:
+        """Call a function on each rank, into ``pending``; see `_gather`."""
+        for rank, (target, payload) in calls.items():
+            try:
+                pending[rank] = self.client.call(self.engines[rank], target, payload)
+            except (KeyError, RuntimeError):  # its engine has gone, or the client is closed
+                _check_alive(self)
+                raise
+        return _gather(self, pending, timeout_s)
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank's process."""
@@ -177,10 +293,6 @@ class World:
                     fix=f"Run `%ddp restart {option} {given}` to start afresh.",
                 )
 
-    def _remove_store(self) -> None:
-        for path in self.store.parent.glob(f"{self.store.name}*"):
-            path.unlink()
-
     def _new_store(self) -> Path:
         # Of a new name: what another group has left in one would be taken for its ranks'.
         return Path(self.cluster.folder(), f"store-{secrets.token_hex(4)}")
@@ -199,10 +311,10 @@ class World:
         dead = {rank: self.dead[rank] for rank in wanted if rank in self.dead}
         if dead:
             alive = format_ranks(rank for rank in self.engines if rank not in self.dead)
-            others = f", or use the others with -r {alive.replace(' ', '')}" if alive else ""
+            others = f"; -r {alive.replace(' ', '')} uses the others" if alive else ""
             raise StateError(
                 f"Dead: {'; '.join(FailureStory({}, (), dead).lines())}.",
-                fix=f"Run `%ddp restart` to have all ranks back{others}.",
+                fix=f"{way_back(self.dead, self.engines)}{others}.",
             )
         return {rank: self.engines[rank] for rank in sorted(wanted)}
 
@@ -315,7 +427,7 @@ def _engine_environment(topology: Topology) -> dict[str, str]:
 
 def _joining(world: World) -> list[dict[str, Any]]:
     """Return what each rank is told of its place."""
-    topology, port, run_id = world.topology, world.port.getsockname()[1], secrets.token_hex(4)
+    topology, port, run_id = world.topology, world.port.getsockname()[1], world.run_id
     payloads = []
     for rank, device in enumerate(topology.devices):
         environment = rank_environment(
@@ -337,28 +449,61 @@ def _joining(world: World) -> list[dict[str, Any]]:
 
 
 def _join(world: World, payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    futures = [
-        world.client.call(world.engines[rank], "ddp_magic.rank.engine:join", payload)
+    futures = {
+        rank: world.client.call(world.engines[rank], "ddp_magic.rank.engine:join", payload)
         for rank, payload in enumerate(payloads)
-    ]
-    deadline_s = time.monotonic() + _JOIN_TIMEOUT_S
-    pending = set(futures)
+    }
+    return list(_gather(world, futures, _JOIN_TIMEOUT_S).values())
+
+
+def _gather(
+    world: World, futures: Mapping[int, Future[Any]], timeout_s: float | None
+) -> dict[int, Any]:
+    """Return what each rank returned as they joined each other.
+
+    Raises
+    ------
+    StartError
+        One has died, all have been lost, or it took too long.
+    Exception
+        What a rank raised.
+    """
+    deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    pending = set(futures.values())
     while pending:
         done, pending = concurrent.futures.wait(
             pending, timeout=_POLL_S, return_when=concurrent.futures.FIRST_COMPLETED
         )
-        # A death first: a call that was on its way fails because of it.
-        if world.losses.lost:
-            raise StartError(f"While the ranks joined each other, {world.losses.lost}.")
-        for rank, what in world.dead.items():
-            said = world.losses.last_words(rank)
-            raise StartError(f"Rank {rank} {what} while it joined the others.", context=said)
-        for rank, future in enumerate(futures):
+        _check_alive(world)  # first: a call that was on its way fails because of a death
+        for rank, future in futures.items():
             if future in done and isinstance(future.result(), ipp_error.RemoteError):
                 raise _as_raised(future.result(), f"Rank {rank}: ", world.losses.last_words(rank))
         if time.monotonic() > deadline_s:
-            raise StartError(f"The ranks did not join each other within {_JOIN_TIMEOUT_S} s.")
-    return [future.result() for future in futures]
+            raise StartError(f"The ranks did not join each other within {timeout_s:g} s.")
+    return {rank: future.result() for rank, future in futures.items()}
+
+
+def _check_alive(world: World) -> None:
+    """Raise `StartError` if a rank has died as they joined each other, or all were lost."""
+    if world.losses.lost:
+        raise StartError(f"While the ranks joined each other, {world.losses.lost}.")
+    for rank, what in world.dead.items():
+        said = world.losses.last_words(rank)
+        raise StartError(f"Rank {rank} {what} while it joined the others.", context=said)
+
+
+def _block(store: Path) -> None:
+    """Put a folder in the place of a store: whoever waits in that gets an error at once."""
+    _remove(store)
+    store.mkdir()
+
+
+def _remove(store: Path) -> None:
+    if store.is_dir():
+        store.rmdir()
+    else:
+        store.unlink(missing_ok=True)
+    Path(f"{store}-board").unlink(missing_ok=True)
 
 
 def _as_raised(error: ipp_error.RemoteError, prefix: str, said: str = "") -> Exception:

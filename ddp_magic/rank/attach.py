@@ -169,6 +169,31 @@ class Attacher:
             self._registry.forget(rejoin(self._registry))
         self._steps.clear()  # on all ranks alike: an optimizer is taken up again as it steps
 
+    def record(self, packed: set[int]) -> dict[str, Any]:
+        """Return what another rank has to know to go on with this one."""
+        return self._registry.record(packed)
+
+    def take_up(self, record: dict[str, Any]) -> None:
+        """Go on as another rank does, whose variables this one has now."""
+        self._registry.take_up(record)
+
+    def own_hooks(self) -> list[int]:
+        """Return the numbers of the hooks on tensors that are not the user's."""
+        return [number for synced in self._registry for number in synced.own_hooks()]
+
+    def rebuild_ddps(self) -> None:
+        """Build the reducers of the user's own DDP objects as a rank does that gets them now.
+
+        Else they would keep buckets in the order in which gradients once came.
+        """
+        for ddp in self._registry.ordered_ddps():
+            if ddp.process_group is dist.group.WORLD:
+                state = ddp.__getstate__()
+                del ddp.reducer
+                ddp.__setstate__(state)
+                for hook, hook_state in ddp._comm_hooks:
+                    dist._register_comm_hook(ddp.reducer, hook_state, hook)
+
     def wrap(self, model: nn.Module, **ddp_kwargs: Any) -> nn.Module:
         """Attach a model now, with options of `DistributedDataParallel`; return the model itself.
 

@@ -131,6 +131,30 @@ class Attachment:
         self.drop()
         self.watch()
 
+    def record(self) -> dict[str, Any]:
+        """Return what another rank has to know to be in step with this one."""
+        return {
+            "named_roots": self.named_roots(),
+            "options": self.options,
+            "thawed": [p for i, (_, p) in self.parameters().items() if i in self._thawed],
+            "overlap": self._overlap,
+            "reduces": self.reduces,
+            "asked": self.asked,
+            "reduced_at": self.reduced_at,
+        }
+
+    def take_up(self, record: dict[str, Any]) -> None:
+        """Be as the attachment of another rank; those reduced before it have been taken up."""
+        self.options = record["options"]
+        self._thawed = set(map(id, record["thawed"]))
+        self._overlap = self._overlap and record["overlap"]
+        self.reduces, self.asked = record["reduces"], record["asked"]
+        self.reduced_at = next(_CLOCK) if record["reduced_at"] else 0
+
+    def own_hooks(self) -> list[int]:
+        """Return the numbers of the hooks that these are, on the parameters."""
+        return [handle.id for _, handle in self._hooks.values()]
+
     # --- watching its parameters
 
     def watch(self) -> None:

@@ -35,6 +35,7 @@ from ddp_magic.rank.script import run_program
 from ddp_magic.rank.seeding import seed_everything
 from ddp_magic.rank.shell import RankKernel, this_shell
 from ddp_magic.rank.spawn import LiveSpawn
+from ddp_magic.rank.stopping import Stopping
 from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.rank.untraced import Untraced
@@ -71,6 +72,7 @@ class Rank:
         self.effects = SharedEffects(self._folder, membership.rank, membership.world_size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
+        self._former: Any = None  # the last process group, until another is taken up
         # In this order: the first three each wrap what the one before put around `backward`.
         self.parts = (
             self.attacher,
@@ -86,6 +88,7 @@ class Rank:
             self.effects,
             PickledMain(),
             self.meetings,
+            Stopping(lambda: kernel.stopped),
         )
 
     def install(self, seed: int) -> None:
@@ -122,13 +125,13 @@ class Rank:
             with clean_process():
                 yield
         finally:
+            self._ended_s: float = time.time()
             self.effects.end_cell()
             if self._together:
                 self.attacher.end_cell(failed=self._failed)
             self.meetings.end_cell(failed=self._failed)
             self.losses.recording = False
             self.sampler.end_cell()
-            self._ended_s = time.time()
 
     def run_program(
         self, name: str, args: list[str], namespace: dict[str, Any], **how: Any
@@ -154,26 +157,42 @@ class Rank:
 
     def free(self) -> None:
         """End what this rank waits for in a collective; may be called on any thread."""
-        self.guard.free()
+        if dist.is_initialized():  # not, for a moment, while the rank joins another group
+            self.guard.free()
         self.attacher.free()
         self.meetings.free()
 
-    def regroup(self, store: str) -> None:
-        """Leave the process group, of which no collective is needed any more, for a new one."""
-        former = dist.group.WORLD
-        if self.guard.has_subgroups:
+    def regroup(self, store: str) -> bool:
+        """Leave the process group, of which no collective is needed any more, for a new one.
+
+        Not before every rank has come to its store: until then nothing has changed here.
+
+        Returns
+        -------
+        bool
+            Whether the user had made groups beside it, which have gone, too.
+        """
+        had_subgroups = self.guard.has_subgroups
+        membership = replace(self.membership, store=store)
+        met = membership.meet()
+        self._former = dist.group.WORLD or self._former
+        if had_subgroups:
             self.report.notice(
                 f"subgroups:{store}",
                 "the process group was made anew: make those of dist.new_group anew as well",
             )
         with self.userdist.aside():
-            self.guard.free()
-            dist.destroy_process_group()
-            self.membership = replace(self.membership, store=store)
-            self.membership.join_group(self.guard)
+            if dist.is_initialized():  # not, where joining the last one failed half way
+                self.guard.free()
+                dist.destroy_process_group()
+            self.membership = membership
+            membership.join_group(met, self.guard)
+        self.guard.has_subgroups = False
         self._meet_in_group()
         self.spawn.on_new_group()
+        former, self._former = self._former, None
         self._take_up_group(former)
+        return had_subgroups
 
     def _meet_in_group(self) -> None:
         self.flight.on_new_group()
@@ -243,9 +262,9 @@ def join(payload: dict[str, Any]) -> dict[str, Any]:
     return membership.describe()
 
 
-def regroup(payload: dict[str, Any]) -> None:
-    """Take part in a new process group, for which there is a ``store``."""
-    current().regroup(payload["store"])
+def regroup(payload: dict[str, Any]) -> bool:
+    """Take part in a new process group, for which there is a ``store`` (see `Rank.regroup`)."""
+    return current().regroup(payload["store"])
 
 
 def current() -> Rank:

@@ -67,14 +67,26 @@ class Membership:
         if self.device.startswith("cuda"):
             with _phase(f"taking its GPU ({self.device})"):
                 torch.cuda.set_device(self.device)
-        self.join_group(guard)
+        self.join_group(self.meet(), guard)
 
-    def join_group(self, guard: Guard) -> None:
+    def meet(self) -> dist.Store:
+        """Return the store of the process group when all ranks have come to it.
+
+        The session ends the waiting in it, if it has to, by putting a folder in the store's place.
+        """
+        with _phase("finding the other ranks"):
+            store = dist.FileStore(self.store, self.world_size)
+            store.set(f"here/{self.rank}", "")
+            everyone = [f"here/{rank}" for rank in range(self.world_size)]
+            store.wait(everyone, _COLLECTIVE_TIMEOUT)
+        return store
+
+    def join_group(self, store: dist.Store, guard: Guard) -> None:
         """Join the process group, whose connections ``guard`` takes note of."""
         with _phase("finding the other ranks"), guard.noting():
             dist.init_process_group(
                 self.backend,
-                store=dist.FileStore(self.store, self.world_size),
+                store=store,
                 rank=self.rank,
                 world_size=self.world_size,
                 timeout=_COLLECTIVE_TIMEOUT,

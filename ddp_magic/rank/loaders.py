@@ -139,6 +139,19 @@ class LoaderSharder:
         for state in self._states.values():
             state.trains, state.data_alike = False, None
 
+    def record(self, packed: set[int]) -> list[dict[str, Any]]:
+        """Return what another rank has to know, which has what has been ``packed`` (by ``id``)."""
+        return [
+            {"loader": loader, "alone": state.alone, "told": state.told}
+            for loader, state in self._states.items()
+            if id(loader) in packed
+        ]
+
+    def take_up(self, record: list[dict[str, Any]]) -> None:
+        """Treat loaders as another rank does."""
+        for one in record:
+            self._states[one["loader"]] = LoaderState(alone=one["alone"], told=one["told"])
+
     def plan(self, state: LoaderState) -> Pass | None:
         """Return how an iteration that begins now is divided; None: not at all."""
         installed = self._step_hook is not None

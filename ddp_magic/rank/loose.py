@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -80,6 +81,29 @@ class LooseTensors:
         """Give all ranks the values of rank 0; a collective."""
         agreement.broadcast(self.values())
         self.takes += 1
+
+    def record(self) -> dict[str, Any]:
+        """Return what another rank has to know to be in step with this one."""
+        named = [
+            (name, tensor)
+            for name, ref in zip(self._names, self._tensors, strict=True)
+            if (tensor := ref()) is not None
+        ]
+        return {
+            "named": named,
+            "reduces": self.reduces,
+            "asked": self.asked,
+            "met_in": self._met_in,
+        }
+
+    def take_up(self, record: dict[str, Any]) -> None:
+        """Be as these are on another rank."""
+        self.reduces, self.asked = record["reduces"], record["asked"]
+        self._met_in = record["met_in"]
+
+    def own_hooks(self) -> list[int]:
+        """Return the numbers of the hooks that these are, on the tensors."""
+        return [hook.id for hook in self._hooks]
 
     def meet(self) -> None:
         """See, once in a cell, that every rank is about to average these (or `ParityError`)."""

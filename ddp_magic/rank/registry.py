@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -119,6 +119,39 @@ class Registry:
         trained = [one for one in attached if one.reduces]
         return [max(trained, key=lambda one: one.reduced_at)] if trained else attached
 
+    def record(self, packed: set[int]) -> dict[str, Any]:
+        """Return what another rank has to know, which has what has been ``packed`` (by ``id``)."""
+
+        def comes(things: Iterable[Any]) -> bool:
+            return all(id(thing) in packed for thing in things)
+
+        synced = [one for one in self if not one.local]
+        models = [one for one in synced if isinstance(one, Attachment) and comes(one.roots())]
+        loose = [one for one in synced if isinstance(one, LooseTensors) and comes(one.values())]
+        return {
+            "models": [one.record() for one in models if one.roots()],
+            "loose": [one.record() for one in loose if one.values()],
+            "ddps": [ddp for ddp in self.ordered_ddps() if id(ddp) in packed],
+        }
+
+    def take_up(self, record: dict[str, Any]) -> None:
+        """Mark what another rank has marked, in the same order."""
+        models = [(self.attach(one["named_roots"]), one) for one in record["models"]]
+        for attachment, one in sorted(models, key=lambda pair: pair[1]["reduced_at"]):
+            attachment.take_up(one)
+        for one in record["loose"]:
+            self._loose.append(LooseTensors(one["named"], self._rounds, self._report))
+            self._loose[-1].take_up(one)
+        for ddp in record["ddps"]:
+            self.leave(ddp)
+        self.managed_checksums(summed=False)
+        for synced in self:
+            self._checked[synced] = synced.reduces + synced.asked
+
+    def ordered_ddps(self) -> list[DistributedDataParallel]:
+        """Return the user's own DDP objects in the order in which they were made."""
+        return sorted(self.user_ddps, key=lambda one: self._order[one])
+
     def leave(self, ddp: DistributedDataParallel) -> list[Synced]:
         """Leave the parameters of a DDP that the user made to it; return what had them."""
         self.user_ddps.add(ddp)
@@ -148,7 +181,7 @@ class Registry:
         If they are not to be ``summed``, what was written is no news later.
         """
         sums: dict[str, int] = {}
-        for number, ddp in enumerate(sorted(self.user_ddps, key=lambda one: self._order[one])):
+        for number, ddp in enumerate(self.ordered_ddps()):
             parameters = list(ddp.parameters())
             version = sum(parameter._version for parameter in parameters)
             if version != self._versions.get(ddp) and summed:

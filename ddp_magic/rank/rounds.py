@@ -7,12 +7,14 @@ leaves a mark for those that still wait for it. Waiting is Python code, so Stop 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ddp_magic.core.advice import advice_on
 from ddp_magic.core.ranks import named
 from ddp_magic.errors import CollectiveError
 
@@ -64,7 +66,7 @@ class Rounds:
 
     def end_cell(self, failed: bool = False) -> None:
         """Tell those that wait in a round of this cell that this rank will not come."""
-        self._store().set(self._key("end"), _FAILED if failed else "")
+        self._show("end", _FAILED if failed else "")
 
     def refuse_if_failed(self, what: str) -> None:
         """Raise `CollectiveError` if a rank has failed instead of coming to ``what``."""
@@ -82,7 +84,7 @@ class Rounds:
         """
         self._number += 1
         name = str(self._number)
-        self._store().set(self._key(name), json.dumps(list(row)))
+        self._show(name, json.dumps(list(row)))
         return [self._receive(name, rank) for rank in range(dist.get_world_size())]
 
     def _receive(self, name: str, rank: int) -> Row | None:
@@ -91,6 +93,15 @@ class Rounds:
             return self._await(name, rank)
         finally:
             self.awaits = None
+
+    def _show(self, name: str, value: str) -> None:
+        try:
+            self._store().set(self._key(name), value)
+        except dist.DistStoreError as error:
+            raise dist.DistStoreError(
+                f"The file in which the ranks meet, in {tempfile.gettempdir()}, cannot be written:"
+                f" {error}. {advice_on(str(error))}".strip()
+            ) from None
 
     def _await(self, name: str, rank: int) -> Row | None:
         store, shown, ended = self._store(), self._key(name, rank), self._key("end", rank)

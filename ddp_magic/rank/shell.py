@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 import types
 import warnings
 from collections.abc import Iterator
@@ -23,9 +24,11 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core import page
 from IPython.core.getipython import get_ipython
+from IPython.core.interactiveshell import InteractiveShell
 
 from ddp_magic.core.cell import CELL_FOLDER
 from ddp_magic.errors import DdpMagicError
+from ddp_magic.rank.frames import is_library
 from ddp_magic.rank.script import run_program
 from ddp_magic.rank.where import main_place
 
@@ -65,7 +68,7 @@ class RankCompiler(XCachingCompiler):
     def get_code_name(self, raw_code: str, code: str, number: int) -> str:
         """Return a file name that is the same on all ranks; ipykernel's tells the process."""
         name = os.path.basename(super().get_code_name(raw_code, code, number))
-        return os.path.join(_cell_folder(), name)
+        return os.path.join(cell_folder(), name)
 
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
         """Parse ``source`` as if it stood below the header."""
@@ -94,6 +97,10 @@ class RankShell(ZMQInteractiveShell):
         """Leave this package's own frames out of tracebacks: they are not the user's."""
         kind, error, traceback = super()._get_exc_info(exc_tuple)
         traceback = _from_program(traceback)
+        if self.kernel.stopped and kind in (KeyboardInterrupt, asyncio.CancelledError):
+            _end_in_users_code(traceback)
+            error.__cause__ = error.__context__ = None
+            kind = KeyboardInterrupt
         _hide_own_frames(traceback)
         return kind, error, traceback
 
@@ -133,11 +140,25 @@ class RankShell(ZMQInteractiveShell):
 
 
 class RankKernel(IPythonParallelKernel):
-    """The kernel of a rank: `adopt` turns a running engine's kernel into one."""
+    """The kernel of a rank: `adopt` turns a running engine's kernel into one.
+
+    Attributes
+    ----------
+    in_user_code
+        Whether an interrupt may be raised now.
+    interrupt_waits
+        Whether one came before the user's code.
+    stopped
+        Whether one has come to the user's code that was run last.
+    awaited
+        The task of a cell with ``await``, while that runs.
+    """
 
     life: CellLife
     in_user_code: bool
     interrupt_waits: bool
+    stopped: bool
+    awaited: asyncio.Future[Any] | None
 
     @classmethod
     def adopt(cls, kernel: IPythonParallelKernel, life: CellLife) -> RankKernel:
@@ -161,14 +182,15 @@ class RankKernel(IPythonParallelKernel):
         if "_render_traceback_" in vars(DdpMagicError):
             delattr(DdpMagicError, "_render_traceback_")
         warnings.filterwarnings("ignore", "To exit: use", module="IPython")  # after sys.exit()
-        kernel.in_user_code = kernel.interrupt_waits = False
+        kernel.in_user_code = kernel.interrupt_waits = kernel.stopped = False
+        kernel.awaited = None
         kernel.control_handlers["where_request"] = kernel.where_request
         kernel.control_handlers["free_request"] = kernel.free_request
         return kernel
 
     def where_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Say, on the control thread, where the main thread is."""
-        look, place = self.life.look(), main_place(_cell_folder())
+        look, place = self.life.look(), main_place(cell_folder())
         if call := look.pop("call"):
             place = replace(place, collective=call)
         content = {"place": vars(place), **look}
@@ -204,7 +226,10 @@ class RankKernel(IPythonParallelKernel):
         """Close the cell: its output has just been flushed, and the reply comes next."""
         if _plan_of(parent) is not None:
             failed = reply_content["status"] != "ok"
-            metadata[METADATA_KEY] = self.life.close_cell(failed=failed)
+            try:
+                metadata[METADATA_KEY] = self.life.close_cell(failed=failed)
+            except Exception:  # without a reply the session would wait
+                traceback.print_exc()
         return super().finish_metadata(parent, metadata, reply_content)
 
     def _publish_status(
@@ -217,14 +242,32 @@ class RankKernel(IPythonParallelKernel):
 
     def pre_handler_hook(self) -> None:
         """Take SIGINT while a request is handled."""
-        self.interrupt_waits = False
+        self.interrupt_waits = self.stopped = False
         self.saved_sigint_handler = signal.signal(signal.SIGINT, self._on_sigint)
 
     def _on_sigint(self, number: int, frame: Any) -> None:
         # Raised anywhere else, it would end the handling of the request, and with it the reply.
-        if self.in_user_code:
+        if not self.in_user_code:
+            self.interrupt_waits = True
+            return
+        self.stopped = True
+        if self.awaited is None or runs_users_code(frame):
             raise KeyboardInterrupt
-        self.interrupt_waits = True
+        # The loop waits, or runs a task that the user has made: what is raised there ends the loop.
+        self.awaited.get_loop().call_soon_threadsafe(self.awaited.cancel)
+
+    @contextmanager
+    def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
+        """Have SIGINT end a cell with ``await``, by `_on_sigint`.
+
+        ipykernel's own cancels in the loop's next turn, and does not bring that about; code
+        between two awaits is not stopped at all.
+        """
+        self.awaited = future
+        try:
+            yield
+        finally:
+            self.awaited = None
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -232,7 +275,7 @@ class RankKernel(IPythonParallelKernel):
         self.in_user_code = True
         try:
             if self.interrupt_waits:
-                self.interrupt_waits = False
+                self.interrupt_waits, self.stopped = False, True
                 raise KeyboardInterrupt
             yield
         finally:
@@ -287,7 +330,7 @@ class RankKernel(IPythonParallelKernel):
             threading.Thread.start = start  # type: ignore[method-assign]
 
 
-def _cell_folder() -> str:
+def cell_folder() -> str:
     """Return where cells' code is said to lie; the same on all ranks."""
     return os.path.join(tempfile.gettempdir(), CELL_FOLDER)
 
@@ -302,6 +345,26 @@ def _from_program(traceback: types.TracebackType | None) -> types.TracebackType 
     while entry is not None and entry.tb_frame.f_code is not run_program.__code__:
         entry = entry.tb_next
     return traceback if entry is None else entry.tb_next or entry
+
+
+def runs_users_code(frame: types.FrameType | None) -> bool:
+    """Return whether what is raised in a frame of the main thread ends a cell, and no more."""
+    while frame is not None and frame.f_code is not InteractiveShell.run_code.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _end_in_users_code(traceback: types.TracebackType | None) -> None:
+    """Cut off where in a library the user's code was stopped.
+
+    Nobody needs those entries, and their frames keep alive what is to end: a loader's workers.
+    """
+    last = None
+    while traceback is not None:
+        last = last if is_library(traceback.tb_frame) else traceback
+        traceback = traceback.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _hide_own_frames(traceback: types.TracebackType | None) -> None:

@@ -70,6 +70,17 @@ class RankReport:
         self._send({"kind": "notice", "key": key, "text": text})
 
     @property
+    def told(self) -> set[str]:
+        """What is not told again."""
+        with self._lock:
+            return set(self._seen)
+
+    def note_told(self, keys: set[str]) -> None:
+        """Tell none of these any more."""
+        with self._lock:
+            self._seen |= keys
+
+    @property
     def has_facts(self) -> bool:
         """Whether facts are waiting to be told."""
         return bool(self._facts)

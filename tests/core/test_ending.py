@@ -35,3 +35,11 @@ def test_ranks_that_have_not_answered_are_waited_for_a_little() -> None:
     assert ending.due(10.0, False) == [Step.LOOK]
     assert ending.due(10.2, False) == []
     assert ending.due(10.35, False) == [Step.INTERRUPT]
+
+
+def test_what_there_is_nothing_to_tell_of_is_looked_at_again() -> None:
+    ending = Ending(10.0)
+    assert ending.due(12.1, True)[-1] is Step.TELL
+    ending.tell_later(12.1)
+    assert ending.due(12.2, True) == []
+    assert ending.due(13.2, True) == [Step.LOOK, Step.DUMP, Step.TELL]

@@ -107,7 +107,7 @@ def test_reads_a_command(line: str, command: Command) -> None:
     [
         (
             "strat",
-            "%ddp strat: not one of start, stop, restart, run, interrupt, status or help\n"
+            "%ddp strat: not one of start, stop, restart, heal, run, interrupt, status or help\n"
             "did you mean st",
         ),
         ("start --sed 1", "%ddp start has no option --sed\ndid you mean --seed?"),

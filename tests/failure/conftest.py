@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.failure.world import TRAINING, Ranks
+from tests.kernel.conftest import run, session
 from tests.notebook.conftest import kernel
 from tests.rank.harness import run_single
+
+__all__ = ["run", "session"]  # the kernel tests' ranks
 
 
 @pytest.fixture(scope="module", params=[2])

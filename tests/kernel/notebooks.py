@@ -105,6 +105,12 @@ def await_end(processes: list[psutil.Process], folder: Path, deadline_s: float =
     return left
 
 
+def named(name: str) -> psutil.Process:
+    """Return this process's one descendant of that name."""
+    (process,) = (p for p in psutil.Process().children(recursive=True) if p.name() == name)
+    return process
+
+
 def _left(processes: list[psutil.Process], folder: Path) -> list[str]:
     left = [f"{one.pid} {_name(one)}" for one in processes if _lives(one)]
     return left + ([str(folder)] if os.path.exists(folder) else [])

@@ -51,13 +51,6 @@ def test_run_starts_the_ranks_and_restart_renews_them(cold: Session) -> None:
         cold.pull("x")
 
 
-def test_one_seed_for_all_ranks(cold: Session) -> None:
-    cold.start()
-    cold.run("import torch\ndrawn = torch.rand(3)", view=RecordingView())
-    first, second = cold.pull("drawn")
-    assert first.tolist() == second.tolist()
-
-
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -96,54 +89,11 @@ def test_a_rank_that_ends_at_its_start_is_told(
     assert cold.world_size == 2
 
 
-def test_a_killed_rank_ends_the_cell_and_the_others_live(cold: Session) -> None:
-    cold.run("kept = rank", view=RecordingView())
-    victim = cold.status().ranks[1].pid
-    with pytest.raises(CellError, match="rank 1 was killed by SIGKILL"):
-        cold.run(
-            f"import os, signal\nif rank == 1: os.kill({victim}, signal.SIGKILL)",
-            view=RecordingView(),
-        )
-    assert cold.status().ranks[1].state.startswith("was killed by SIGKILL")
-    assert cold.pull("kept", ranks=0) == 0
-    with pytest.raises(StateError, match="%ddp restart"):
-        cold.run("pass", view=RecordingView())
-    cold.run("kept += 1", view=RecordingView(), ranks=(0,))
-    assert cold.pull("kept", ranks=0) == 1
-    cold.restart()
-    cold.run("pass", view=RecordingView())
-
-
-def test_a_rank_that_is_suspended_for_a_while_is_not_dead(cold: Session) -> None:
-    cold.run("kept = rank", view=RecordingView())
-    rank = psutil.Process(cold.status().ranks[1].pid)
-    rank.suspend()
-    threading.Timer(2.5, rank.resume).start()
-    cold.run("pass", view=RecordingView())
-    assert cold.pull("kept") == [0, 1]
-
-
-def test_start_twice_is_refused_with_the_story(cold: Session) -> None:
-    cold.start()
-    with pytest.raises(StateError, match="Cannot start: the ranks are ready"):
-        cold.start()
-
-
 def test_the_context_manager_stops_the_ranks() -> None:
     with Session(nproc=1) as session:
         (rank,) = session.status().ranks
         process = psutil.Process(rank.pid)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def test_the_others_are_interrupted_when_a_rank_dies(cold: Session) -> None:
-    cold.start()
-    with pytest.raises(CellError, match="rank 0 was killed by SIGKILL"):
-        cold.run(
-            "import os, signal, time\nif rank == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
-            "while True: time.sleep(0.01)",
-            view=RecordingView(),
-        )
 
 
 def test_nothing_is_left_when_the_sessions_process_is_killed() -> None:
@@ -202,15 +152,6 @@ def test_a_restart_that_cannot_be_had_loses_nothing(cold: Session) -> None:
     assert cold.pull("kept") == [0, 1]
 
 
-def test_a_dead_rank_is_told_when_a_start_is_asked_for(cold: Session) -> None:
-    cold.start()
-    psutil.Process(cold.status().ranks[1].pid).kill()
-    with pytest.raises(CellError, match="rank 1 was killed"):
-        cold.run("import time\nwhile True: time.sleep(0.01)", view=RecordingView())
-    with pytest.raises(StateError, match="Dead: rank 1 was killed by SIGKILL"):
-        cold.check_same()
-
-
 def test_a_death_is_told_while_others_cannot_be_freed(cold: Session) -> None:
     """A process that the dead rank has started holds its connections open."""
 
@@ -241,57 +182,6 @@ def test_a_death_is_told_while_others_cannot_be_freed(cold: Session) -> None:
 def test_wrong_kinds_are_refused(kind: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="not a whole number"):
         Session(**kind)  # type: ignore[arg-type]
-
-
-def test_restarts_leave_no_file_open_and_no_thread(cold: Session) -> None:
-    cold.start()
-    cold.restart()
-    me, files = psutil.Process(), set(Path(cold.folder).iterdir())
-    before = me.num_fds(), me.num_threads(), len(files)
-    for _ in range(12):
-        cold.restart()
-    after = me.num_fds(), me.num_threads(), len(set(Path(cold.folder).iterdir()))
-    assert after == before
-
-
-def test_late_output_of_two_kinds_is_shown_whole(cold: Session) -> None:
-    """What threads print and what compiled code writes come on different threads here."""
-    view = RecordingView()
-    cold.run(
-        "import threading, os, time\n"
-        "def print_late():\n"
-        "    for i in range(1000):\n"
-        "        print(f'p{i}')\n        os.write(1, b'c%d\\n' % i)\n        time.sleep(0.001)\n"
-        "    os.write(1, b'the end\\n')\n"
-        "threading.Thread(target=print_late).start()",
-        view=view,
-        ranks=(0,),
-    )
-    assert view.await_stdout("the end")
-    assert view.await_stdout("p999")
-    for letter in "pc":
-        numbers = [int(text) for text in re.findall(rf"{letter}(\d+)", view.stdout)]
-        assert numbers == list(range(1000))
-
-
-def test_what_cannot_be_shown_costs_nothing_else(
-    cold: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Failing(RecordingView):
-        def text(self, stream: str, text: str) -> None:
-            raise UnicodeEncodeError("ascii", text, 0, 1, "not in range")
-
-    cold.run(
-        "import subprocess, sys\ncode = 'import time; time.sleep(0.3); print(1)'\n"
-        "child = subprocess.Popen([sys.executable, '-c', code])",
-        view=Failing(),
-    )
-    until_s = time.monotonic() + 20
-    while "could not be shown" not in caplog.text and time.monotonic() < until_s:
-        threading.Event().wait(0.02)
-    assert "could not be shown" in caplog.text
-    cold.run("child.wait()", view=RecordingView())
-    cold.restart()
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.5, 2.0])

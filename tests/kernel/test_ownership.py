@@ -18,7 +18,7 @@ from ddp_magic import CellError, Interrupted, Session, StartError, StateError
 from ddp_magic.kernel.cluster import can_fork
 from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.testing import RecordingView
-from tests.kernel.notebooks import START_CHILDREN, Holder, await_end, holding
+from tests.kernel.notebooks import START_CHILDREN, Holder, await_end, holding, named
 
 _START = f"session.start(); session.run({START_CHILDREN!r})"
 _DEADLINE_S = 60.0
@@ -243,12 +243,6 @@ def session() -> Iterator[Session]:
     session.stop()
 
 
-def named(name: str) -> psutil.Process:
-    """Return this process's one descendant of that name."""
-    (process,) = (p for p in psutil.Process().children(recursive=True) if p.name() == name)
-    return process
-
-
 @pytest.mark.parametrize("name", ["ddp-controller", "ddp-forkserver"])
 def test_a_cell_ends_when_what_it_needs_has_gone(session: Session, name: str) -> None:
     session.start()
@@ -279,35 +273,6 @@ def test_a_loss_between_cells_is_told_by_the_next(session: Session) -> None:
     assert "have been lost" in repr(session)
 
 
-def test_restart_renews_the_ranks_and_all_that_they_started(session: Session) -> None:
-    session.run(START_CHILDREN, view=RecordingView())
-    server = named("ddp-forkserver")
-    kept = {server.pid, named("ddp-controller").pid}
-    others = [one for one in server.children(recursive=True) if one.pid not in kept]
-    assert len(others) == 6
-    session.restart()
-    assert not [one for one in others if one.is_running()]
-    assert {named("ddp-forkserver").pid, named("ddp-controller").pid} == kept
-
-
-@pytest.mark.parametrize("state", ["stopped", "stuck", "dead", "ignoring"])
-def test_restart_ends_ranks_in_any_state(session: Session, state: str) -> None:
-    session.run("import signal, os\nx = 1", view=RecordingView())
-    rank = psutil.Process(session.status().ranks[1].pid)
-    if state == "stopped":
-        rank.suspend()
-    elif state == "dead":
-        rank.kill()
-    elif state == "ignoring":
-        session.run("signal.signal(signal.SIGTERM, signal.SIG_IGN)", view=RecordingView())
-    else:
-        session.run("while rank: pass", view=RecordingView(), background=True)
-    session.restart()
-    assert not rank.is_running()
-    session.run("y = rank", view=RecordingView())
-    assert session.pull("y") == [0, 1]
-
-
 @pytest.mark.parametrize("names", [["ddp-forkserver"], ["ddp-guardian", "ddp-forkserver"]])
 def test_stop_ends_what_is_suspended(session: Session, names: list[str]) -> None:
     session.start()
@@ -316,15 +281,6 @@ def test_stop_ends_what_is_suspended(session: Session, names: list[str]) -> None
         named(name).suspend()
     session.stop()
     assert await_end(processes, folder) == []
-
-
-def test_users_exit_handlers_run_when_ranks_are_stopped(session: Session, tmp_path: Path) -> None:
-    session.run(
-        f"import atexit, pathlib\natexit.register(pathlib.Path('{tmp_path}', str(rank)).touch)",
-        view=RecordingView(),
-    )
-    session.restart()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["0", "1"]
 
 
 def test_other_processes_are_left_alone(session: Session) -> None:

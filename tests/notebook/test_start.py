@@ -127,8 +127,8 @@ def test_each_rank_has_its_share_of_the_cores(
     assert output.text() == f"{share} {{{share}}} {share}\n"
 
 
-def test_loader_workers_run_in_the_ranks(cold_notebook: Notebook) -> None:
-    output = cold_notebook.run(
+def test_loader_workers_run_in_the_ranks(notebook: Notebook) -> None:
+    output = notebook.run(
         "%%ddp\nimport torch\nfrom torch.utils.data import DataLoader\n"
         "loader = DataLoader(torch.arange(8), batch_size=4, num_workers=2)\n"
         "with torch.no_grad():\n    print(sum(int(batch.sum()) for batch in loader))"
@@ -136,8 +136,8 @@ def test_loader_workers_run_in_the_ranks(cold_notebook: Notebook) -> None:
     assert output.text() == "28\n"
 
 
-def test_a_silent_cell_says_where_the_ranks_are(cold_notebook: Notebook) -> None:
-    output = cold_notebook.run(
+def test_a_silent_cell_says_where_the_ranks_are(notebook: Notebook) -> None:
+    output = notebook.run(
         "%%ddp\nimport torch.distributed as dist, time\n"
         "if rank == 1:\n    time.sleep(12)\ndist.barrier()\nprint('together')"
     )
@@ -147,8 +147,8 @@ def test_a_silent_cell_says_where_the_ranks_are(cold_notebook: Notebook) -> None
     assert lines[-1].startswith("ddp: nothing was printed for")
 
 
-def test_compiled_code_prints_into_the_cell(cold_notebook: Notebook) -> None:
-    output = cold_notebook.run(
+def test_compiled_code_prints_into_the_cell(notebook: Notebook) -> None:
+    output = notebook.run(
         "%%ddp --output all\nimport os, subprocess\nos.write(1, b'raw %d\\n' % rank)\n"
         "subprocess.run(['echo', 'from echo'])\nos.write(2, b'err\\n');"
     )
@@ -158,12 +158,13 @@ def test_compiled_code_prints_into_the_cell(cold_notebook: Notebook) -> None:
     assert "err\n" in output.text("stderr")
 
 
-def test_the_last_words_of_a_crash_are_shown(cold_notebook: Notebook) -> None:
-    output = cold_notebook.run("%%ddp\nimport ctypes\nif rank == 1:\n    ctypes.string_at(0)")
+def test_the_last_words_of_a_crash_are_shown(notebook: Notebook) -> None:
+    output = notebook.run("%%ddp\nimport ctypes\nif rank == 1:\n    ctypes.string_at(0)")
     assert output.status == "error"
     assert "rank 1 died of SIGSEGV" in output.error["evalue"]
     assert "Segmentation fault" in output.text("stderr")
     assert "line 4" in output.text("stderr")
+    notebook.run("%ddp restart")
 
 
 def test_two_notebooks_at_once(cold_notebook: Notebook, bare_notebook: Notebook) -> None:
@@ -209,27 +210,26 @@ def test_stop_while_ranks_start_is_told_in_a_line(bare_notebook: Notebook) -> No
     assert below(bare_notebook) == []
 
 
-def test_stop_ends_what_a_cell_has_started(cold_notebook: Notebook) -> None:
-    cold_notebook.run("%ddp start")
-    output = cold_notebook.run(
+def test_stop_ends_what_a_cell_has_started(notebook: Notebook) -> None:
+    output = notebook.run(
         "%%ddp\nimport os\nprint('begun', flush=True)\nos.system('sleep 600');",
-        lambda message: cold_notebook.interrupt() if "begun" in str(message["content"]) else None,
+        lambda message: notebook.interrupt() if "begun" in str(message["content"]) else None,
     )
     assert output.status == "error"
     assert "busy" not in str(output.error)
 
 
-def test_exit_ends_no_rank(cold_notebook: Notebook) -> None:
-    output = cold_notebook.run("%%ddp\nx = 1\nexit()")
+def test_exit_ends_no_rank(notebook: Notebook) -> None:
+    output = notebook.run("%%ddp\nx = 1\nexit()")
     assert "`%ddp stop` does" in output.text("stderr")
-    assert cold_notebook.run("%%ddp\nprint(x)").text() == "1\n"
+    assert notebook.run("%%ddp\nprint(x)").text() == "1\n"
 
 
-def test_one_percent_sign_above_code_is_told(cold_notebook: Notebook) -> None:
-    output = cold_notebook.run("%ddp\nran_here = 1")
+def test_one_percent_sign_above_code_is_told(notebook: Notebook) -> None:
+    output = notebook.run("%ddp\nran_here = 1")
     assert "Write %%ddp" in output.error["evalue"]
-    assert cold_notebook.run("print('ran_here' in globals())").text() == "False\n"
-    assert "%ddp start" in cold_notebook.run("%ddp").text()
+    assert notebook.run("print('ran_here' in globals())").text() == "False\n"
+    assert "%ddp start" in notebook.run("%ddp").text()
 
 
 def test_modules_are_found_as_in_the_notebook(cold_notebook: Notebook, tmp_path: Path) -> None:

@@ -77,7 +77,10 @@ def run_single(*cells: str, collect: tuple[str, ...] = (), seed: int = 0) -> dic
 
 
 def run_each(
-    world_size: int, programs: Mapping[str, tuple[str, ...]], collect: tuple[str, ...] = ()
+    world_size: int,
+    programs: Mapping[str, tuple[str, ...]],
+    collect: tuple[str, ...] = (),
+    wrap: bool = True,
 ) -> dict[str, list[dict[str, Any]] | RankFailed]:
     """Run several programs, one after the other in the same ranks, each as if it were alone.
 
@@ -89,7 +92,7 @@ def run_each(
         with tempfile.TemporaryDirectory() as folder:
             store = str(Path(folder) / "store") if world_size else ""
             cells = tuple(programs[name] for name in left)
-            job = _Job(max(world_size, 1), store, cells, collect, True, True, "global", 0)
+            job = _Job(max(world_size, 1), store, cells, collect, wrap, True, "global", 0)
             with contextlib.closing(_run(job)) as results:
                 for name in left:
                     try:
@@ -102,7 +105,7 @@ def run_each(
 
 def _run(job: _Job) -> Generator[list[dict[str, Any]], None, None]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "tests.rank.harness"])
+    context.set_forkserver_preload(["tests.rank.warm"])
     pipes, processes = [], []
     for rank in range(job.world_size):
         ours, theirs = context.Pipe()
@@ -115,13 +118,13 @@ def _run(job: _Job) -> Generator[list[dict[str, Any]], None, None]:
         for _ in job.programs:
             yield _receive(pipes)
     finally:
+        for pipe in pipes:
+            pipe.close()
         for process in processes:
             process.join(5)
             if process.is_alive():
                 process.kill()
                 process.join()
-        for pipe in pipes:
-            pipe.close()
 
 
 def _receive(pipes: list[Connection]) -> list[dict[str, Any]]:
@@ -166,6 +169,8 @@ def _main(rank: int, job: _Job, pipe: Connection) -> None:
     try:
         for number in range(len(job.programs)):
             pipe.send(("ok", _pack(_serve(rank, job, number))))
+        with contextlib.suppress(EOFError, OSError):
+            pipe.recv()  # until all ranks are through: some may still be joining this one's group
     except BaseException:
         pipe.send(("error", traceback.format_exc()))
     finally:
