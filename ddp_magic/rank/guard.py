@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 
 from ddp_magic.rank.patching import Patches
 
+_Ends = tuple[Any, Any]  # the addresses of a connection, here and there
 _FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 
@@ -36,6 +37,7 @@ class Guard:
     def __init__(self) -> None:
         self.has_subgroups = False
         self._ports: set[int] = set()  # at which the groups take connections from other ranks
+        self._connections: set[_Ends] = set()  # that were made with the groups
         self._patches = Patches()
 
     def install(self) -> None:
@@ -50,21 +52,23 @@ class Guard:
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Take note of the groups that are made within."""
-        before = _listening_ports()
+        ports, connections = _listening_ports(), _connections()
         try:
             yield
         finally:
-            self._ports |= _listening_ports() - before
+            self._ports |= _listening_ports() - ports
+            self._connections = self._connections & connections | _connections() - connections
 
     def free(self) -> None:
         """End what this rank waits for; what it is stuck in raises. May be called on any thread.
 
-        Of a connection one end is at a port of a group's, on this rank or on the other: so every
-        rank has to do it.
+        Connections that were made later than a group are known at one end, by its port: so every
+        rank does it.
         """
         for connection in _sockets():
             with suppress(OSError):  # it has gone meanwhile
-                if not _listens(connection) and connection.getsockname()[1] in self._ports:
+                ends = connection.getsockname(), connection.getpeername()
+                if ends in self._connections or ends[0][1] in self._ports:
                     connection.shutdown(socket.SHUT_RDWR)
         if "nccl" in str(dist.get_backend_config()):
             group = dist.group.WORLD
@@ -91,6 +95,14 @@ class Guard:
 
 def _listening_ports() -> set[int]:
     return {one.getsockname()[1] for one in _sockets() if _listens(one)}
+
+
+def _connections() -> set[_Ends]:
+    found = set()
+    for one in _sockets():
+        with suppress(OSError):  # it has no other end
+            found.add((one.getsockname(), one.getpeername()))
+    return found
 
 
 def _listens(one: socket.socket) -> bool:

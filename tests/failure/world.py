@@ -19,7 +19,7 @@ from tests.notebook.conftest import CellOutput, Message, Notebook
 
 _PROMPT_S = 45  # far more than anything here takes
 _THERE_S = 30
-_RESTORE = "%ddp restart"
+_RESTORE = "%ddp heal"
 TOLERANCE = 1e-5
 
 # Runs in one process as it does on the ranks.
