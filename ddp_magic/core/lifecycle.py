@@ -11,7 +11,7 @@
 
 A rank's death leads to DEGRADED, or to PARTIAL while a cell runs, from any state in which ranks
 live. From DEGRADED, as dead ranks are replaced, RECOVERING leads back to READY. The end of what
-they all need leads to LOST. What is impossible raises `StateError` with the story of the last events.
+they all need leads to LOST. What is impossible raises `StateError` with the last events' story.
 """
 
 from __future__ import annotations

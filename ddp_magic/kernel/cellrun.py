@@ -17,15 +17,15 @@ from typing import Any
 from ipyparallel import error as ipp_error
 
 from ddp_magic.core.budget import OutputBudget
+from ddp_magic.core.cellrecord import CellRecord
 from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.ending import Ending, Step
-from ddp_magic.core.failures import FailureStory, RankFailure, way_back
+from ddp_magic.core.failures import FailureStory, RankFailure
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.ranks import named, told_of_each
 from ddp_magic.core.unsent import WRITTEN_KEY
 from ddp_magic.core.view import Points, View
-from ddp_magic.core.witness import Attested, Closing, disagreement, managed_drift
-from ddp_magic.errors import CellError, ParityError
+from ddp_magic.core.witness import Closing, managed_drift
 from ddp_magic.kernel.client import Message
 from ddp_magic.kernel.vigil import Vigil
 from ddp_magic.kernel.world import World
@@ -34,7 +34,6 @@ _TICK_S = 0.05
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
 _GRACE_S = 1.0  # how long other ranks have, when one has failed, to end or to fail themselves
 METADATA_KEY = "ddp_magic"
-_STORE_ERROR = "DistStoreError"  # torch's: what the ranks share has not been written, or in part
 _POINTS_KIND = "points"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -52,6 +51,7 @@ class CellRun:
     ) -> None:
         self._world = world
         self._engines = dict(engines)
+        self._record = CellRecord(tuple(sorted(engines)))
         self._view = view
         self._lead = min(engines)
         self._grouper = Grouper(tuple(sorted(engines)), output)
@@ -68,20 +68,16 @@ class CellRun:
         self._interrupting = False
         self.is_told_stuck = False  # whether it was said that some do not end
         self.killed: set[int] = set()
-        self._places: dict[int, str] = {}  # where those were that had to be interrupted
         self._watched_s = 0.0
         self._begun: set[int] = set()
         self._replied: dict[int, float] = {}
         self._idle: set[int] = set()
-        self._failures: dict[int, RankFailure] = {}
-        self._died: dict[int, str] = {}
         self._results: dict[int, str] = {}
         self._lead_result: dict[str, Any] | None = None
         self._endings: dict[int, str] = {}
         self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
-        self._closings: dict[int, Closing] = {}
-        self._vigil = Vigil(world, self._engines, source, view, self._inbox.put)
+        self._vigil = Vigil(world, self._engines, self._record, source, view, self._inbox.put)
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -165,22 +161,15 @@ class CellRun:
     def _watch(self, now_s: float) -> None:
         """Do what is due by time, also while output floods in."""
         busy = self.busy
-        ended = {rank: one.counts for rank, one in self._closings.items()}
-        gone = {*self._died, *(self._world.engines.keys() - self._engines.keys())}
-        if self._ending is None and self._is_over:
-            self._ending = Ending(now_s + (0 if self._died else _GRACE_S))
+        ended = {rank: one.counts for rank, one in self._record.closings.items()}
+        gone = {*self._record.died, *(self._world.engines.keys() - self._engines.keys())}
+        if self._ending is None and self._record.is_over(self._replied):
+            self._ending = Ending(now_s + (0 if self._record.died else _GRACE_S))
         if self._ending is not None:
             for step in self._ending.due(now_s, self._vigil.has_answers(busy)):
                 self._take(step, busy)
         if not self._interrupting:
             self._vigil.watch(now_s, busy, ended, gone)
-
-    @property
-    def _is_over(self) -> bool:
-        """Whether the cell cannot succeed any more."""
-        misses = any(one.unmet or one.clash for one in self._closings.values())
-        failed = any(rank in self._replied for rank in self._failures)
-        return bool(failed or misses or self._died or self._vigil.has_freed)
 
     def _take(self, step: Step, busy: tuple[int, ...]) -> None:
         """Take a step towards the end of a cell that is over."""
@@ -189,9 +178,9 @@ class CellRun:
         elif step is Step.INTERRUPT:
             self._interrupting = True
             unseen = dict.fromkeys(busy, "was interrupted")
-            self._places.update(unseen | self._vigil.places(busy))
+            self._record.places.update(unseen | self._vigil.places(busy))
             self._signal([rank for rank in busy if rank in self._begun])
-            if self._died:  # what others wait for will not come
+            if self._record.died:  # what others wait for will not come
                 self._vigil.free()
         elif step is Step.FREE:
             self._vigil.free_who_waits(busy)
@@ -206,7 +195,7 @@ class CellRun:
             assert self._ending is not None
             return self._ending.tell_later(time.monotonic())
         self.is_told_stuck = True
-        self._places.update(places)
+        self._record.places.update(places)
         why = "" if self.stopped else f"{self.story().summary()}; "
         where = "; ".join(told_of_each(places))
         self._view.notice(
@@ -222,7 +211,7 @@ class CellRun:
         self._show(self._grouper.finish())
         self._show_endings()
         self._show_results()
-        if drift := managed_drift(self._attested):
+        if drift := managed_drift(self._record.attested):
             self._view.notice(f"ddp: {drift}. It is yours, and was left alone.")
         for key, text in self._held_notices.items():
             if key not in self._notices:
@@ -232,76 +221,29 @@ class CellRun:
 
     def story(self) -> FailureStory:
         """Return what has happened to each rank so far."""
-        ended = {*self._failures, *self._died, *self.busy}
-        finished = tuple(rank for rank in sorted(self._engines) if rank not in ended)
-        unmet = {rank: one.unmet for rank, one in sorted(self._closings.items()) if one.unmet}
-        clashes = {
-            rank: one.clash
-            for rank, one in self._closings.items()
-            if one.clash and rank not in self._failures
-        }
-        return FailureStory(
-            dict(self._failures),
-            finished,
-            dict(self._died),
-            self.busy,
-            freed={**unmet, **self._vigil.in_vain},
-            places=dict(self._places),
-            clash=self._vigil.clash or next(iter(clashes.values()), "").rstrip("."),
-        )
+        return self._record.story(self.busy)
 
     def errors(self) -> dict[int, str]:
         """Return what each rank of the cell failed with, empty where it did not."""
-        story = self.story()
-        own = {rank: one for rank, one in self._failures.items() if story.is_told(one)}
-        return {rank: own[rank].headline if rank in own else "" for rank in self._engines}
+        return self._record.errors()
 
     @property
     def failed(self) -> bool:
         """Whether the cell did not come to its end on every rank."""
-        return bool(self._failures or self._is_over or self.busy or self._disagreement)
+        return bool(self.busy or self._record.error((), ()))
 
     @property
     def group_is_broken(self) -> bool:
         """Whether the ranks' process group must be made anew before they can use it again."""
-        counts = {one.collectives for one in self._attested.values()} - {None}
-        half_written = any(one.name == _STORE_ERROR for one in self._failures.values())
-        return self._vigil.has_freed or len(counts) > 1 or half_written
-
-    @property
-    def _attested(self) -> dict[int, Attested]:
-        return {rank: one.attested for rank, one in self._closings.items() if one.attested}
-
-    @property
-    def _disagreement(self) -> str:
-        return disagreement(self._attested) if self._attested.keys() == self._engines.keys() else ""
+        return self._record.group_is_broken
 
     def raise_failures(self) -> None:
-        """Raise `CellError` if the cell failed anywhere."""
-        if self._failures or self._is_over:
-            fix = f"{way_back(self._died, self._world.engines)}." if self._died else ""
-            story = self.story()
-            if (
-                story.freed
-                and not self._died
-                and not story.clash
-                and (story.first is None or not story.is_told(story.first))
-            ):
-                fix = (
-                    "All ranks have to make the same steps. What a rank decides by its own loss "
-                    "or data takes them apart: ddp.mean(loss) is the same on all."
-                )
-            raise CellError(story, fix=fix)
-        if self._disagreement:
-            raise ParityError(
-                f"{self._disagreement}.",
-                fix="The next cell begins with rank 0's values on every rank. What a rank decides "
-                "by its own loss or data takes ranks apart: ddp.mean(loss) is the same on all. "
-                "A cell that is not to be kept in step takes -r or --no-wrap.",
-            )
+        """Raise `CellError` or `ParityError` if the cell failed anywhere."""
+        if (error := self._record.error(self.busy, self._world.engines)) is not None:
+            raise error
 
     def _has_ended(self, rank: int) -> bool:
-        if rank in self._died:
+        if rank in self._record.died:
             return True
         replied_s = self._replied.get(rank)
         if replied_s is None:
@@ -351,7 +293,7 @@ class CellRun:
     # On the thread that runs the cell.
 
     def _note_death(self, rank: int, what: str) -> None:
-        self._died.setdefault(rank, what)
+        self._record.died.setdefault(rank, what)
         self._begin_ending()
 
     def _press_stop(self) -> None:
@@ -371,15 +313,17 @@ class CellRun:
 
     def _note_failed_reply(self, rank: int, result: ipp_error.KernelError) -> None:
         if isinstance(result, ipp_error.TaskAborted):
-            self._died.setdefault(rank, "did not run the cell: an earlier one had just failed")
+            self._record.died.setdefault(
+                rank, "did not run the cell: an earlier one had just failed"
+            )
         elif result.ename == "EngineError":
-            self._died.setdefault(rank, "died")
+            self._record.died.setdefault(rank, "died")
         else:
             # IPython prints some failures (an unknown magic, an exception group) and sends no
             # error message; the reply says that the cell failed all the same. (Its traceback
             # is then that of an earlier failure.)
             said = RankFailure(rank, result.ename, result.evalue, (), at_s=math.inf)
-            self._failures.setdefault(rank, said)
+            self._record.failures.setdefault(rank, said)
 
     def _handle(self, rank: int, message: Message) -> None:
         kind, content = message["header"]["msg_type"], message["content"]
@@ -424,8 +368,8 @@ class CellRun:
             self._view.clear_output(content.get("wait", False))
 
     def _on_error(self, rank: int, content: dict[str, Any], _: Message) -> None:
-        at_s = self._failures[rank].at_s if rank in self._failures else math.inf
-        self._failures[rank] = RankFailure(
+        at_s = self._record.failures[rank].at_s if rank in self._record.failures else math.inf
+        self._record.failures[rank] = RankFailure(
             rank=rank,
             name=content["ename"],
             message=content["evalue"],
@@ -435,7 +379,7 @@ class CellRun:
 
     def _on_execute_reply(self, rank: int, _: dict[str, Any], message: Message) -> None:
         if closing := message["metadata"].get(METADATA_KEY):
-            self._closings[rank] = Closing.from_wire(closing)
+            self._record.closings[rank] = Closing.from_wire(closing)
 
     def _on_ddp_magic(self, rank: int, content: dict[str, Any], _: Message) -> None:
         if content["kind"] == _POINTS_KIND:
@@ -446,8 +390,8 @@ class CellRun:
             self._note_end(rank, content["at_s"], content["ending"])
 
     def _note_end(self, rank: int, at_s: float, ending: str) -> None:
-        if rank in self._failures:
-            self._failures[rank] = replace(self._failures[rank], at_s=at_s)
+        if rank in self._record.failures:
+            self._record.failures[rank] = replace(self._record.failures[rank], at_s=at_s)
         if ending:
             self._endings[rank] = ending
 

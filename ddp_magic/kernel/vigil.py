@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
+from ddp_magic.core.cellrecord import CellRecord
 from ddp_magic.core.deadlock import Look, clash, in_vain
 from ddp_magic.core.stackdump import read_place
 from ddp_magic.core.standstill import Standstill
@@ -31,6 +32,8 @@ class Vigil:
     ----------
     engines
         The engine of each rank.
+    record
+        Where it is noted who waited in vain.
     code
         The cell, magic line included.
     post
@@ -38,12 +41,6 @@ class Vigil:
 
     Attributes
     ----------
-    in_vain
-        Where each rank that waited for what could not come did so, until it was freed.
-    clash
-        How the collectives of those that were freed did not match; or ``""``.
-    has_freed
-        Whether the process group's connections were ended.
     heard_s
         When something last came, on `time.monotonic`'s clock.
     """
@@ -52,15 +49,14 @@ class Vigil:
         self,
         world: World,
         engines: Mapping[int, int],
+        record: CellRecord,
         code: str,
         view: View,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.in_vain: dict[int, str] = {}
-        self.clash = ""
-        self.has_freed = False
         self._world = world
         self._engines = engines
+        self._record = record
         self._code = code
         self._view = view
         self._post = post
@@ -98,7 +94,7 @@ class Vigil:
         gone
             Ranks that have died, or do not run the cell.
         """
-        if self.has_freed or not (ended or gone or now_s - self.heard_s > _STILL_S):
+        if self._record.has_freed or not (ended or gone or now_s - self.heard_s > _STILL_S):
             return
         patience_s = (
             _ANSWER_S if not self.has_answers(busy) else _SOON_S if ended or gone else _LOOK_S
@@ -114,8 +110,8 @@ class Vigil:
         if not vain and self._standstill.holds(tuple(busy)):
             vain = set(busy)
         if vain:
-            self.in_vain = {rank: self._latest[rank].where for rank in sorted(vain)}
-            self.clash = clash({rank: self._latest[rank] for rank in vain})
+            self._record.in_vain = {rank: self._latest[rank].where for rank in sorted(vain)}
+            self._record.clash = clash({rank: self._latest[rank] for rank in vain})
             self.free()
         else:
             self._tell_quiet(now_s, busy)
@@ -165,7 +161,7 @@ class Vigil:
 
     def free(self) -> None:
         """End what any rank waits for in a collective; the process group is of no use then."""
-        self.has_freed = True
+        self._record.has_freed = True
         for rank, engine_id in self._world.engines.items():
             if rank not in self._world.dead:
                 self._world.client.free(engine_id)
