@@ -79,6 +79,12 @@ class Received:
         self._bytes[rank, stream] = written_bytes
         return rank not in self._ended
 
+    def begin_anew(self, rank: int) -> None:
+        """Note that a new process, which has printed nothing, has taken a rank's place."""
+        self._ended.discard(rank)
+        for stream in _STREAMS:
+            self._bytes.pop((rank, stream), None)
+
     def missing(self, rank: int, wire: Mapping[str, tuple[int, str]]) -> dict[str, str]:
         """Return what a rank that has ended wrote to its streams and what has not come."""
         self._ended.add(rank)

@@ -183,6 +183,7 @@ class World:
             self.engines = {**engines, **new}
             for rank in dead:
                 del self.dead[rank]
+                self.received.begin_anew(rank)
             return self._join_again(tuple(dead), min(alive), tell, pending)
         except BaseException:
             with uninterrupted(""):

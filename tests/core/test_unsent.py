@@ -27,3 +27,14 @@ def test_what_has_come_is_not_missing() -> None:
     assert received.missing(3, wire) == {"stdout": "schön"}
     assert not received.takes(3, "stdout", 12)  # on its way meanwhile: shown already
     assert received.takes(0, "stdout", 12)
+
+
+def test_of_a_rank_that_was_replaced_all_is_news_again() -> None:
+    tail = Tail(memoryview(bytearray(8 + 16)))
+    tail.write(b"last words")
+    received = Received()
+    received.takes(1, "stdout", 4)
+    received.missing(1, {"stdout": tail.to_wire()})
+    received.begin_anew(1)
+    assert received.takes(1, "stdout", 2)
+    assert received.missing(1, {"stdout": (5, tail.to_wire()[1])}) == {"stdout": "rds"}
