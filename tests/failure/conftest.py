@@ -28,7 +28,7 @@ def ranks(world: Ranks) -> Ranks:
     try:
         world.set_up()
     except AssertionError:
-        world.restored()
+        world.made_anew()
     return world
 
 

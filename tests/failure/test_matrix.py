@@ -54,11 +54,13 @@ def test_a_failure_costs_no_more_than_its_cell(
     if fault.kind in (Kind.DIES, Kind.HANGS):
         check_unharmed(ranks.before, ranks.look(format_ranks(others)), others)
         ranks.restored()
-        _, trained = ranks.train()
+        unharmed = others
     else:
-        found, trained = ranks.train()
-        check_unharmed(ranks.before, found, range(case.world_size))
+        unharmed = list(range(case.world_size))
+    found, trained = ranks.train()
+    check_unharmed(ranks.before, {rank: found[rank] for rank in unharmed}, unharmed)
     check_trained(trained, one_process)
+    assert len(trained) == case.world_size
 
 
 def check_told_of_culprit(told: Told, case: Case, culprit: int) -> None:
@@ -99,9 +101,7 @@ def expected_of_others(case: Case) -> str:
     return waited
 
 
-def check_unharmed(
-    before: dict[int, State], found: dict[int, State], ranks: range | list[int]
-) -> None:
+def check_unharmed(before: dict[int, State], found: dict[int, State], ranks: list[int]) -> None:
     """Ranks have what they had, and what the failed cell did; nothing of it runs on."""
     assert sorted(found) == sorted(ranks)
     for rank in ranks:

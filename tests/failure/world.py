@@ -19,7 +19,6 @@ from tests.notebook.conftest import CellOutput, Message, Notebook
 
 _PROMPT_S = 45  # far more than anything here takes
 _THERE_S = 30
-_RESTORE = "%ddp heal"
 TOLERANCE = 1e-5
 
 # Runs in one process as it does on the ranks.
@@ -160,8 +159,12 @@ class Ranks:
         assert len(self.before) == self.world_size
 
     def restored(self) -> None:
-        """Have all ranks back after a death."""
-        self.run_well(_RESTORE)
+        """Have all ranks back after a death, with what those that live have."""
+        self.run_well("%ddp heal")
+
+    def made_anew(self) -> None:
+        """Have new ranks, whatever has become of the old ones."""
+        self.run_well("%ddp restart")
         self.set_up()
 
     def fail(self, cell: str, *, press_stop: bool = False) -> Told:
