@@ -118,10 +118,13 @@ def test_a_worker_that_dies_is_an_error_of_the_cells(session: Session, end: str)
 
 def test_a_process_that_a_rank_forks_does_not_leave_as_the_rank_would(session: Session) -> None:
     session.run(
-        "import atexit, multiprocessing, os, signal\n"
+        "import atexit, multiprocessing, time\n"
         "atexit.register(print, 'left', flush=True)\n"
-        "child = multiprocessing.get_context('fork').Process(target=signal.pause)\n"
-        "child.start()\nchild.terminate()\nchild.join()\ncode = child.exitcode",
+        "fork = multiprocessing.get_context('fork')\nruns = fork.Event()\n"
+        "def live():\n    runs.set()\n    while True: time.sleep(0.1)\n"
+        "child = fork.Process(target=live)\n"
+        "child.start()\nassert runs.wait(60)\nchild.terminate()\n"
+        "child.join()\ncode = child.exitcode",
         view=(view := RecordingView()),
         ranks=(0,),
     )

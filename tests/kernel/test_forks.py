@@ -148,7 +148,7 @@ def test_the_servers_end_is_told() -> None:
     process = fork(server, "wait")
     process.ready.result(_DEADLINE_S)
     process_of(server).kill()
-    assert server.lost.result(_DEADLINE_S).startswith("the guardian was killed by SIGKILL")
+    assert server.lost.result(_DEADLINE_S).startswith("the fork server was killed by SIGKILL")
     assert process.ended.result(_DEADLINE_S).sentence == "has gone"
     assert not server.alive
     assert not server.folder.exists()
