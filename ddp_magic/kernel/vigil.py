@@ -112,6 +112,9 @@ class Vigil:
         if vain:
             self._record.in_vain = {rank: self._latest[rank].where for rank in sorted(vain)}
             self._record.clash = clash({rank: self._latest[rank] for rank in vain})
+            # The connections of all are ended, also of those of which it was not known yet.
+            others = [rank for rank in busy if rank not in vain]
+            self._record.places.update({rank: self._ended_place(rank) for rank in others})
             self.free()
         else:
             self._tell_quiet(now_s, busy)
@@ -176,6 +179,10 @@ class Vigil:
         if number == self._number:
             self._seen[rank] = look
             self._standstill.see(rank, look)
+
+    def _ended_place(self, rank: int) -> str:
+        look = self._latest.get(rank)
+        return _told(look) if look is not None and look.waits else "was interrupted"
 
     def _tell_quiet(self, now_s: float, busy: Collection[int]) -> None:
         """Say where the busy ranks are, while nothing comes from them."""
