@@ -98,7 +98,8 @@ def expected_of_others(case: Case) -> str:
         return f"{waited}|{interrupted}{gone}"
     if kind is Kind.PARTS and case.fault != "absent" and case.situation != "backward":
         return "failed with CollectiveError: .*calls do not match"
-    return waited
+    # As some are seen to wait in vain all are freed, also one that has not said yet where it is.
+    return f"{waited}|{interrupted}" if kind is Kind.PARTS else waited
 
 
 def check_unharmed(before: dict[int, State], found: dict[int, State], ranks: list[int]) -> None:
