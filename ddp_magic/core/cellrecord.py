@@ -10,6 +10,7 @@ from ddp_magic.core.witness import Attested, Closing, disagreement
 from ddp_magic.errors import CellError, DdpMagicError, ParityError
 
 _STORE_ERROR = "DistStoreError"  # torch's: what the ranks share has not been written, or in part
+_IN_PAIRS = ("recv", "send")  # not every rank makes those
 _SAME_STEPS = (
     "All ranks have to make the same steps. What a rank decides by its own loss or data takes them "
     "apart: ddp.mean(loss) is the same on all."
@@ -121,7 +122,8 @@ class CellRecord:
             if self.died:
                 return CellError(story, fix=f"{way_back(self.died, all_ranks)}.")
             told = story.first is not None and story.is_told(story.first)
-            apart = story.freed and not story.clash and not told
+            in_pairs = any(where.startswith(_IN_PAIRS) for where in story.freed.values())
+            apart = story.freed and not (story.clash or told or in_pairs)
             return CellError(story, fix=_SAME_STEPS if apart else "")
         if self.disagreement:
             return ParityError(f"{self.disagreement}.", fix=_SAME_VALUES)

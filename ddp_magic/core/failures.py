@@ -11,6 +11,7 @@ from ddp_magic.core.where import Place
 
 # What a process group says when a rank has gone; the words are gloo's and NCCL's.
 _BROKEN_GROUP = re.compile(r"gloo|NCCL|Connection (closed|reset) by peer|DistBackendError")
+_LONGEST_HEADLINE = 160
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -161,7 +162,9 @@ class FailureStory:
         groups: dict[str, list[int]] = {}
         for rank, where in sorted(self.freed.items()):
             groups.setdefault(where, []).append(rank)
-        others = sorted({*self.finished, *self.failures.keys()} - self.freed.keys())
+        others = sorted(
+            {*self.finished, *self.failures.keys()} - self.freed.keys() - self.places.keys()
+        )
         left = f"; {named(others)} had ended the cell" if others else ""
         return [
             f"{named(ranks)} waited in {where} in vain{left}" for where, ranks in groups.items()
@@ -211,4 +214,8 @@ def way_back(dead: Iterable[int], ranks: Iterable[int]) -> str:
 
 
 def _ending(headline: str) -> str:
-    return "stopped here" if headline == "KeyboardInterrupt" else f"failed with {headline}"
+    if headline == "KeyboardInterrupt":
+        return "stopped here"
+    if len(headline) > _LONGEST_HEADLINE:  # its traceback stands above
+        headline = headline[: _LONGEST_HEADLINE - 3] + "..."
+    return f"failed with {headline}"

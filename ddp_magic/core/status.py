@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+_LONGEST_ERROR = 80
 COLUMNS = ("rank", "pid", "host", "device", "state", "memory", "last error")
 
 
@@ -24,7 +25,10 @@ class RankStatus:
         """Return the row's texts, in the order of `COLUMNS`."""
         memory = "" if self.rss_bytes is None else f"{self.rss_bytes / 2**20:,.0f} MiB"
         rank, pid = str(self.rank), str(self.pid)
-        return (rank, pid, self.host, self.device, self.state, memory, self.last_error)
+        error = self.last_error
+        if len(error) > _LONGEST_ERROR:
+            error = error[: _LONGEST_ERROR - 3] + "..."
+        return (rank, pid, self.host, self.device, self.state, memory, error)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from ddp_magic.core.view import View
-from ddp_magic.errors import CellError, CellInterrupted, CellTimeout
+from ddp_magic.errors import CellError, CellInterrupted, CellTimeout, Interrupted
 
 
 class BackgroundCell:
@@ -49,8 +49,17 @@ class BackgroundCell:
         return self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the cell to end; return whether it has."""
-        return self._ended.wait(timeout_s)
+        """Wait for the cell to end; return whether it has.
+
+        Raises
+        ------
+        Interrupted
+            Stop was pressed; the cell goes on.
+        """
+        try:
+            return self._ended.wait(timeout_s)
+        except KeyboardInterrupt:
+            raise Interrupted("the cell in the background goes on; interrupt() stops it") from None
 
     def result(self, timeout_s: float | None = None) -> None:
         """Wait for the cell to end and raise what it failed with.
@@ -71,8 +80,11 @@ class BackgroundCell:
             self._interrupt()
 
     def __repr__(self) -> str:
-        state = "running" if not self.done else "failed" if self.error else "finished"
-        return f"<BackgroundCell: {state}; wait(), result() and interrupt() are yours>"
+        if not self.done:
+            return "<BackgroundCell: running; wait(), result() and interrupt() are yours>"
+        stopped = isinstance(self.error, CellInterrupted)
+        state = "stopped" if stopped else "failed" if self.error else "finished"
+        return f"<BackgroundCell: {state}; result() is yours>"
 
     def _main(self) -> None:
         try:

@@ -198,10 +198,10 @@ class CellRun:
         self._record.places.update(places)
         why = "" if self.stopped else f"{self.story().summary()}; "
         where = "; ".join(told_of_each(places))
-        self._view.notice(
-            f"ddp: {why}{where}, and cannot be interrupted there: Stop kills"
-            f" {named(places)}, the variables of the others stay"
-        )
+        all_ranks = len(places) == self._world.size
+        stays = "all variables are lost then" if all_ranks else "the variables of the others stay"
+        ends = "does not end" if len(places) == 1 else "do not end"
+        self._view.notice(f"ddp: {why}{where}, and {ends}: Stop kills {named(places)}, {stays}")
 
     def finish(self) -> None:
         """Show what was held back and close the view; later output is shown as it comes."""

@@ -297,6 +297,8 @@ class Session:
         world, state = self._world, self._life.state.value
         if world is None:
             return SessionStatus(state)
+        if len(world.dead) == world.size and not self._losses.lost:
+            state = "all ranks have died"
         busy = self._run.busy if self._run else ()
         ranks = (
             world.status_of(rank, busy=rank in busy, last_error=self._last_errors.get(rank, ""))
@@ -354,6 +356,8 @@ class Session:
             self.start(view, nproc=options.nproc, backend=options.backend)
         else:
             self._world.check_same(StartOptions(options.nproc, options.backend))
+        if self._background is not None and not self._background.done:
+            view.progress("ddp: waits for the cell in the background; `%ddp interrupt` stops that")
         self._await_last_run()
         world = self._ranks()
         engines = world.targets(options.ranks)

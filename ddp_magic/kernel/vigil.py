@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -126,7 +127,10 @@ class Vigil:
         self._before, self._seen = self._seen, {}
         self._number = next(self._numbers)
         for rank in busy:
-            reply = self._world.client.ask_where(self._engines[rank])
+            try:
+                reply = self._world.client.ask_where(self._engines[rank])
+            except KeyError:  # its engine has gone; that it has died is told next
+                continue
             reply.add_done_callback(partial(self._receive, rank, self._number))
 
     def has_answers(self, busy: Collection[int]) -> bool:
@@ -167,7 +171,8 @@ class Vigil:
         self._record.has_freed = True
         for rank, engine_id in self._world.engines.items():
             if rank not in self._world.dead:
-                self._world.client.free(engine_id)
+                with suppress(KeyError):  # likewise
+                    self._world.client.free(engine_id)
 
     def _receive(self, rank: int, number: int, reply: Any) -> None:
         if isinstance(message := reply.result(), dict):  # not an error: it may have ended meanwhile

@@ -6,6 +6,7 @@ import builtins
 import faulthandler
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.rank.untraced import Untraced
 from ddp_magic.rank.userdist import UserDistributed
-from ddp_magic.rank.where import work_s
+from ddp_magic.rank.where import thread_ids, work_s
 from ddp_magic.rank.witness import Witness
 from ddp_magic.version import __version__
 
@@ -53,11 +54,13 @@ class Rank:
         membership: group.Membership,
         guard: Guard,
         flight: FlightRecorder,
+        idle_threads: frozenset[str],
         kernel: RankKernel,
     ) -> None:
         self.membership = membership
         self.guard = guard
         self.flight = flight
+        self._idle_threads = idle_threads
         self.channel = Channel(kernel)
         heading = f"ddp: {membership.world_size} ranks, {membership.backend}"
         self.report = RankReport(self.channel.send, heading)
@@ -152,7 +155,7 @@ class Rank:
             awaits = [rank]
         counts = self.flight.counts()
         ops = [] if awaits or self.witness.pairs else self.flight.pending()
-        times = {"cpu_s": work_s(), "at_s": time.time()}
+        times = {"cpu_s": work_s(self._idle_threads), "at_s": time.time()}
         return {"call": call, "counts": counts, "ops": ops, "awaits": awaits, **times}
 
     def free(self) -> None:
@@ -253,9 +256,11 @@ def join(payload: dict[str, Any]) -> dict[str, Any]:
     membership = group.Membership(**payload["membership"])
     guard, flight = Guard(), FlightRecorder()
     flight.install()
+    # Those of the engine, which answer whoever asks; the process group's are made next.
+    idle_threads = thread_ids() - {str(threading.main_thread().native_id)}
     membership.join(guard)
     kernel = this_shell().kernel
-    rank = Rank(membership, guard, flight, kernel)
+    rank = Rank(membership, guard, flight, idle_threads, kernel)
     kernel.rank = rank
     rank.install(payload["seed"])
     RankKernel.adopt(kernel, rank)

@@ -33,6 +33,7 @@ from ddp_magic.rank.script import run_program
 from ddp_magic.rank.where import main_place
 
 METADATA_KEY = "ddp_magic"
+_KEPT_ENTRIES = 20  # at either end of a long traceback
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -102,6 +103,7 @@ class RankShell(ZMQInteractiveShell):
             error.__cause__ = error.__context__ = None
             kind = KeyboardInterrupt
         _hide_own_frames(traceback)
+        _cut_middle(traceback)
         return kind, error, traceback
 
     def showtraceback(
@@ -375,6 +377,16 @@ def _hide_own_frames(traceback: types.TracebackType | None) -> None:
             following = following.tb_next
         traceback.tb_next = following
         traceback = following
+
+
+def _cut_middle(traceback: types.TracebackType | None) -> None:
+    """Leave out most of an endless recursion: IPython takes a minute for a thousand entries."""
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    if len(entries) > 2 * _KEPT_ENTRIES:
+        entries[_KEPT_ENTRIES - 1].tb_next = entries[-_KEPT_ENTRIES]
 
 
 def _is_own(entry: types.TracebackType) -> bool:

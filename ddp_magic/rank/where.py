@@ -58,11 +58,25 @@ def main_place(cell_folder: str) -> Place:
     )
 
 
-def work_s() -> float:
-    """Return for how long threads of this process have run, or have waited for a processor."""
+def thread_ids() -> frozenset[str]:
+    """Return the system's numbers for the threads of this process."""
+    return frozenset(os.listdir(_SCHEDULED)) if os.path.isdir(_SCHEDULED) else frozenset()
+
+
+def work_s(leaving_out: frozenset[str]) -> float:
+    """Return for how long threads of this process have run, or have waited for a processor.
+
+    Parameters
+    ----------
+    leaving_out
+        Threads (see `thread_ids`) that do no work of the user's.
+    """
     try:
-        tasks = [Path(_SCHEDULED, task, "schedstat").read_text() for task in os.listdir(_SCHEDULED)]
+        threads = thread_ids() - leaving_out
+        tasks = [Path(_SCHEDULED, one, "schedstat").read_text() for one in threads]
     except OSError:  # another system than Linux, or a thread that has just ended
+        return time.process_time()
+    if not tasks:
         return time.process_time()
     return sum(int(number) for task in tasks for number in task.split()[:2]) / 1e9
 

@@ -149,7 +149,7 @@ FAULTS = {
         f"library = ctypes.CDLL(None); {THERE}; {_C_CALL}",
         Kind.HANGS,
         "was killed, as you asked",
-        r"is at line 4: .*, and cannot be interrupted there: Stop kills rank",
+        r"is at line 4: .*, and does not end: Stop kills rank",
     ),
     "C call that holds the GIL": Fault(
         f"library = ctypes.PyDLL(None); {THERE}; {_C_CALL}",
