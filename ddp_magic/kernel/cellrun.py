@@ -54,7 +54,8 @@ class CellRun:
         self._record = CellRecord(tuple(sorted(engines)))
         self._view = view
         self._lead = min(engines)
-        self._grouper = Grouper(tuple(sorted(engines)), output)
+        self._output = output
+        self._grouper = self._new_grouper()
         self._every_display = output == "all"
         self._shows_differing = output == "grouped"
         self._crashes = {rank: CrashTrimmer() for rank in engines}
@@ -218,6 +219,12 @@ class CellRun:
                 self._view.notice(text)
         self._ended = True
         self._view.finish()
+        # It is kept for output that comes late, and what it has compared would be kept with it.
+        self._grouper = self._new_grouper()
+        self._results, self._lead_result, self._endings = {}, None, {}
+
+    def _new_grouper(self) -> Grouper:
+        return Grouper(self._record.ranks, self._output)
 
     def story(self) -> FailureStory:
         """Return what has happened to each rank so far."""
