@@ -81,6 +81,8 @@ class Look:
         Those that have not ended, the oldest first; empty also where they are not known.
     awaits
         The ranks that it waits for outside a collective: before one, until all have come.
+    has_threads
+        Whether other threads run code of the user's, which may do what the ranks wait for.
     cpu_s
         The processor time that it has used, or waited for.
     at_s
@@ -91,6 +93,7 @@ class Look:
     counts: Mapping[str, int] = field(default_factory=dict)
     ops: tuple[Op, ...] = ()
     awaits: tuple[int, ...] = ()
+    has_threads: bool = False
     cpu_s: float = 0.0
     at_s: float = 0.0
 
@@ -107,7 +110,7 @@ class Look:
     @property
     def waits(self) -> bool:
         """Whether it may be waiting for other ranks."""
-        return self.place.waits or bool(self.awaits)
+        return (self.place.waits or bool(self.awaits)) and not self.has_threads
 
     @property
     def where(self) -> str:
@@ -142,10 +145,21 @@ def in_vain(
     dead
         Ranks whose process has ended.
     """
-    stuck = {rank for rank, look in looks.items() if look.waits}
-    while movable := {rank for rank in stuck if not _is_blocked(rank, looks, stuck, ended, dead)}:
+    ended = {**ended, **{rank: {} for rank in dead}}
+    # What not all have begun, and some will not, cannot end, wherever the rank asks after it.
+    doomed = {rank for rank, look in looks.items() if not look.has_threads and _lacks(look, ended)}
+    stuck = {rank for rank, look in looks.items() if look.waits} - doomed
+    while movable := {r for r in stuck if not _is_blocked(r, looks, stuck | doomed, ended)}:
         stuck -= movable
-    return stuck
+    return stuck | doomed
+
+
+def _lacks(look: Look, ended: Mapping[int, Mapping[str, int]]) -> bool:
+    """Whether all that a rank has begun lacks a rank that has ended the cell without it."""
+    return bool(look.ops) and all(
+        any(ended[rank].get(op.group, 0) < op.number for rank in op.members if rank in ended)
+        for op in look.ops
+    )
 
 
 def clash(looks: Mapping[int, Look]) -> str:
@@ -163,18 +177,15 @@ def _is_blocked(
     looks: Mapping[int, Look],
     stuck: Collection[int],
     ended: Mapping[int, Mapping[str, int]],
-    dead: Collection[int],
 ) -> bool:
     look = looks[rank]
     if look.awaits:  # of those that have ended the cell it takes note by itself
-        return any(other in stuck or other in dead for other in look.awaits)
+        return any(other in stuck for other in look.awaits)
 
     def is_dead(op: Op) -> bool:
         for other in op.members:
             if other == rank:
                 continue
-            if other in dead:
-                return True
             counts = looks[other].counts if other in stuck else ended.get(other)
             if counts is not None and counts.get(op.group, 0) < op.number:
                 return True

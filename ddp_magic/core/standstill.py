@@ -14,6 +14,7 @@ from ddp_magic.core.deadlock import Look
 _IDLE_SHARE = 0.1  # of a processor, at most, is used by what waits
 _BETWEEN_S = 0.2  # the least time between two looks
 _LOOKS = 3  # at which a rank must be seen to wait, one after the other
+_MORE_LOOKS = 12  # the same, where it is known for what, and that might yet come
 
 
 @dataclass
@@ -44,10 +45,11 @@ class Standstill:
                 self.waiting[rank] = look
 
     def holds(self, busy: tuple[int, ...]) -> bool:
-        """Whether all of these ranks wait, and of one it is not known for what."""
+        """Whether all of these ranks have stood still, for long enough to be sure."""
         waiting = [self.waiting[rank] for rank in busy if rank in self.waiting]
         known = all(look.ops or look.awaits for look in waiting)
-        return bool(busy) and len(waiting) == len(busy) and not known
+        least = min((self._times[rank] for rank in busy if rank in self.waiting), default=0)
+        return bool(busy) and len(waiting) == len(busy) and (not known or least >= _MORE_LOOKS)
 
 
 def _has_waited(look: Look, before: Look) -> bool:

@@ -367,13 +367,18 @@ class Session:
         self._cell_count += 1
         plan = self._plan(options, tuple(engines), header, execution_count or self._cell_count)
         run = CellRun(world, engines, view, options.output, header + code)
-        self._on(Event.RUN_CELL)
-        self._run = self._last_run = run
-        view.begin()
-        run.start(code, {METADATA_KEY: plan.to_wire()})
+
+        def start() -> None:
+            with uninterrupted(""):  # Stop would leave ranks of which nothing is heard
+                self._on(Event.RUN_CELL)
+                self._run = self._last_run = run
+                view.begin()
+                run.start(code, {METADATA_KEY: plan.to_wire()})
+
         if not options.background:
-            self._follow(run, options.timeout_s)
+            self._follow(run, options.timeout_s, start)
             return None
+        start()
         view.offer_stop(self.interrupt)
         follow = partial(self._follow, run, options.timeout_s)
         self._background = BackgroundCell(follow, self.interrupt, view)
@@ -482,16 +487,21 @@ class Session:
 
     # ---- following a cell
 
-    def _follow(self, run: CellRun, timeout_s: float | None) -> None:
+    def _follow(
+        self, run: CellRun, timeout_s: float | None, start: Callable[[], None] = lambda: None
+    ) -> None:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         in_time, by_hand = False, False
         try:
+            start()
             in_time = run.pump(until_s)
             if not in_time:
-                self.interrupt()
+                self._end_in_time(run)
                 run.pump(time.monotonic() + _TIMEOUT_GRACE_S)
         except KeyboardInterrupt:
             by_hand = True
+            if self._run is not run:  # before it was sent
+                raise
             self._stop_run(run)
         except BaseException:
             self.interrupt()
@@ -506,6 +516,11 @@ class Session:
         if run.stopped:
             raise CellInterrupted(run.story()) from None
         run.raise_failures()
+
+    def _end_in_time(self, run: CellRun) -> None:
+        """Stop a cell whose time is over; what does not end then is not killed unasked."""
+        if not run.is_told_stuck:
+            self.interrupt()
 
     def _stop_run(self, run: CellRun) -> None:
         """Interrupt the ranks that are busy, and wait until they have ended.

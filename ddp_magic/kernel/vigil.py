@@ -162,8 +162,9 @@ class Vigil:
         return dict(sorted({**written, **self.places(inside)}.items()))
 
     def free_who_waits(self, busy: Collection[int]) -> None:
-        """Free all ranks if one of these was last seen to wait."""
-        if any(rank in self._latest and self._latest[rank].waits for rank in busy):
+        """Free all ranks if one of these was last seen to wait, or in a collective not ended."""
+        seen = [self._latest[rank] for rank in busy if rank in self._latest]
+        if any(look.waits or look.ops for look in seen):
             self.free()
 
     def free(self) -> None:

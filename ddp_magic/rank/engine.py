@@ -41,7 +41,7 @@ from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.rank.untraced import Untraced
 from ddp_magic.rank.userdist import UserDistributed
-from ddp_magic.rank.where import thread_ids, work_s
+from ddp_magic.rank.where import has_threads, thread_ids, work_s
 from ddp_magic.rank.witness import Witness
 from ddp_magic.version import __version__
 
@@ -156,7 +156,8 @@ class Rank:
         counts = self.flight.counts()
         ops = [] if awaits or self.witness.pairs else self.flight.pending()
         times = {"cpu_s": work_s(self._idle_threads), "at_s": time.time()}
-        return {"call": call, "counts": counts, "ops": ops, "awaits": awaits, **times}
+        known = {"counts": counts, "ops": ops, "awaits": awaits, "has_threads": has_threads()}
+        return {"call": call, **known, **times}
 
     def free(self) -> None:
         """End what this rank waits for in a collective; may be called on any thread."""

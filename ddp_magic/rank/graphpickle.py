@@ -30,7 +30,8 @@ import torch
 import torch.distributed as dist
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -182,6 +183,13 @@ class GraphPickler(cloudpickle.Pickler):
             return NotImplemented
         return _blank_optimizer, (kind,), vars(optimizer), None, None, _set_attributes
 
+    def _reduce_module(self, module: nn.Module) -> Any:
+        """Give a parametrized module, whose class torch has made for it alone, one there, too."""
+        if not parametrize.is_parametrized(module) or "parametrizations" not in module._modules:
+            return NotImplemented
+        kind = type(module).__bases__[0]
+        return _blank_module, (kind,), vars(module), None, None, _set_parametrized
+
     def _reduce_loader(self, loader: DataLoader[Any]) -> Any:
         """Leave out live workers; new ones are started for the next iteration."""
         reduced = loader.__reduce_ex__(5)
@@ -241,6 +249,7 @@ class GraphPickler(cloudpickle.Pickler):
 _REDUCERS: tuple[tuple[Any, Callable[[GraphPickler, Any], Any]], ...] = (
     (Tensor, GraphPickler._reduce_tensor),
     (Optimizer, GraphPickler._reduce_optimizer),
+    (nn.Module, GraphPickler._reduce_module),
     (DataLoader, GraphPickler._reduce_loader),
     (DistributedSampler, GraphPickler._reduce_sampler),
     (torch.device, GraphPickler._reduce_device),
@@ -355,6 +364,18 @@ def _blank_optimizer(kind: type[Optimizer]) -> Optimizer:
     optimizer = kind.__new__(kind)
     optimizer._patch_step_function()
     return optimizer
+
+
+def _blank_module(kind: type[nn.Module]) -> nn.Module:
+    module = kind.__new__(kind)
+    parametrize._inject_new_class(module)
+    return module
+
+
+def _set_parametrized(module: nn.Module, attributes: dict[str, Any]) -> None:
+    vars(module).update(attributes)
+    for name in attributes["_modules"]["parametrizations"]:
+        parametrize._inject_property(module, name)
 
 
 def _set_attributes(thing: Any, attributes: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ _TENSOR = {
     "gather": "tensor",
     "scatter": "tensor",
     "all_gather_into_tensor": "input_tensor",
-    "reduce_scatter": "output",
+    "reduce_scatter": "",
     "reduce_scatter_tensor": "output",
     "all_to_all": "",
     "all_to_all_single": "",
@@ -123,6 +123,8 @@ class Meetings:
     def end_cell(self, failed: bool) -> None:
         """Let ranks that wait for this one know that it does not come."""
         if self._board is not None and self.active:
+            if not (failed or self.clash):  # calls that did not wait have not been compared yet
+                self.clash = self._clash(self._board)
             self._board.end_cell(failed)
         self.active = False
 
@@ -162,7 +164,9 @@ class Meetings:
                 group, tensor = given.get("group"), given.get(_TENSOR[name])
                 if group in (None, dist.group.WORLD) and _on_cpu(tensor):
                     root = next((given[key] for key in _ROOT if given.get(key) is not None), 0)
-                    kind = f"{name} {given.get('op', op and op.default)} {root}"
+                    reduction = given.get("op", op and op.default)
+                    reduction = getattr(reduction, "op", reduction)  # of a `ReduceOp`
+                    kind = f"{name} {reduction} {root}"
                     if isinstance(tensor, Tensor):
                         kind += f" {tensor.numel()} {tensor.dtype}"
                     told = f"{self._title or name}{_described(tensor)}"
@@ -181,7 +185,7 @@ class Meetings:
                 given = signature.bind(*args, **kwargs).arguments
                 if not given.get("use_local_synchronization"):
                     ranks = given.get("ranks")
-                    told = f"new_group({'' if ranks is None else list(ranks)})"
+                    told = f"new_group({'' if ranks is None else sorted(ranks)})"
                     self._meet(board, told, told, True, sys._getframe(1))
             return original(*args, **kwargs)
 
@@ -265,17 +269,23 @@ class Meetings:
 
     def _verify(self, board: Board) -> None:
         """See that all entries since the last look are alike."""
-        ranks = range(board.world_size)
+        self.clash = self._clash(board)
+        if self.clash:
+            raise CollectiveError(
+                self.clash,
+                fix="Every rank has to make the same collectives, in the same order, on "
+                "tensors of the same size and type.",
+            )
+        self._verified = self._number
+
+    def _clash(self, board: Board) -> str:
+        """Return how entries since the last look differ, of the ranks that have made them."""
         for number in range(self._verified + 1, self._number + 1):
+            ranks = [r for r in range(board.world_size) if board.has_entered(r, number)]
             if not all(board.is_alike(rank, number) for rank in ranks):
                 calls = {rank: board.text(rank, number) or "another call" for rank in ranks}
-                self.clash = f"The ranks' calls do not match: {_grouped(calls)}."
-                raise CollectiveError(
-                    self.clash,
-                    fix="Every rank has to make the same collectives, in the same order, on "
-                    "tensors of the same size and type.",
-                )
-        self._verified = self._number
+                return f"The ranks' calls do not match: {_grouped(calls)}."
+        return ""
 
 
 class Habits:

@@ -58,6 +58,13 @@ def main_place(cell_folder: str) -> Place:
     )
 
 
+def has_threads() -> bool:
+    """Return whether code of the user's runs on another thread than the main one."""
+    main = threading.main_thread().ident
+    others = [frame for ident, frame in sys._current_frames().items() if ident != main]
+    return any(_is_users(frame) for innermost in others for frame in _outwards(innermost))
+
+
 def thread_ids() -> frozenset[str]:
     """Return the system's numbers for the threads of this process."""
     return frozenset(os.listdir(_SCHEDULED)) if os.path.isdir(_SCHEDULED) else frozenset()
@@ -83,7 +90,10 @@ def work_s(leaving_out: frozenset[str]) -> float:
 
 def _stack() -> Iterator[FrameType]:
     """Yield the main thread's frames, innermost first."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return _outwards(sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back

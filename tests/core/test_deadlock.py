@@ -116,8 +116,25 @@ def test_it_is_read_from_what_a_rank_sends() -> None:
         "counts": {"0": 5},
         "ops": [{**vars(_op(5)), "members": [0, 1, 2], "sizes": [[4]], "dtypes": ["Float"]}],
         "awaits": [],
+        "has_threads": False,
         "cpu_s": 0.0,
         "at_s": 0.0,
     }
     assert Look.from_wire(wire) == look
     assert look.where == "backward(), all_reduce #5 of [4] float (line 3)"
+
+
+def test_what_cannot_end_dooms_whoever_asks_after_it() -> None:
+    polls = _in(_op(5), place=Place(3, source="while not work.is_completed(): pass"))
+    assert in_vain({0: polls}, {1: {"0": 4}, 2: {"0": 5}}) == {0}
+    assert in_vain({0: polls}, {1: {"0": 5}, 2: {"0": 5}}) == set()
+    served = Look(polls.place, polls.counts, polls.ops, has_threads=True)
+    assert in_vain({0: served}, {1: {"0": 4}}) == set()
+
+
+def test_another_thread_may_join_for_a_rank_that_waits() -> None:
+    looks = {
+        0: _in(_op(5, members=(0, 1)), _1=2),
+        1: Look(AT, {"0": 4, "1": 3}, (Op("1", 3, (0, 1), "broadcast"),), has_threads=True),
+    }
+    assert in_vain(looks, {}) == set()

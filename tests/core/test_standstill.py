@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddp_magic.core.deadlock import Look, Op
@@ -18,7 +20,7 @@ def _look(
     at_s: float = 0.0,
     ops: tuple[Op, ...] = (),
 ) -> Look:
-    return Look(place, {"0": count}, ops, (), cpu_s, at_s)
+    return Look(place, {"0": count}, ops, cpu_s=cpu_s, at_s=at_s)
 
 
 def _see(standstill: Standstill, rank: int, *looks: Look) -> None:
@@ -78,3 +80,15 @@ def test_where_it_is_known_what_all_wait_for_that_decides() -> None:
     assert not standstill.holds((1,))
     _see(standstill, 2, *_waiting(1.0))
     assert standstill.holds((1, 2))
+
+
+def test_what_is_known_and_does_not_come_for_long_will_not_come() -> None:
+    standstill = Standstill()
+    _see(standstill, 1, *_waiting(4.0, ops=(Op("0", 7, (0, 1), "all_reduce"),)))
+    assert standstill.holds((1,))
+
+
+def test_another_thread_may_do_what_is_waited_for() -> None:
+    standstill = Standstill()
+    _see(standstill, 1, *(replace(look, has_threads=True) for look in _waiting(9.0)))
+    assert not standstill.holds((1,))
