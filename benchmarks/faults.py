@@ -29,7 +29,7 @@ _MARK = re.compile(r"FAULT ([\d.]+)")
 _SETUP = """
 import os, signal, time
 import torch, torch.nn as nn, torch.distributed as dist
-me = dist.get_rank()
+def me(): return dist.get_rank()
 def mark(): print("FAULT", time.time(), flush=True)
 def work(): time.sleep(0.3)
 """
@@ -62,13 +62,13 @@ class Fault:
     kills: bool = False
 
 
-_RAISE = "if me == 1:\n    work(); mark(); raise ValueError('bad sample')\n"
-_SLEEP = "if me == 1:\n    mark(); time.sleep(600)\n"
-_KILL = "if me == 1:\n    work(); mark(); os.kill(os.getpid(), signal.SIGKILL)\n"
+_RAISE = "if me() == 1:\n    work(); mark(); raise ValueError('bad sample')\n"
+_SLEEP = "if me() == 1:\n    mark(); time.sleep(600)\n"
+_KILL = "if me() == 1:\n    work(); mark(); os.kill(os.getpid(), signal.SIGKILL)\n"
 _REDUCE = "dist.all_reduce(torch.ones(4))"
-_LEAVE = "if me == 1:\n    work(); mark()\nelse: dist.barrier()"
-_OTHER_CALL = "work()\nif me == 1:\n    mark(); dist.barrier()\nelse: " + _REDUCE
-_OTHER_SIZE = "work()\nif me == 1: mark()\ndist.all_reduce(torch.ones(4 + me))"
+_LEAVE = "if me() == 1:\n    work(); mark()\nelse: dist.barrier()"
+_OTHER_CALL = "work()\nif me() == 1:\n    mark(); dist.barrier()\nelse: " + _REDUCE
+_OTHER_SIZE = "work()\nif me() == 1: mark()\ndist.all_reduce(torch.ones(4 + me()))"
 _LOOP = "mark()\nwhile True: time.sleep(0.01)"
 FAULTS = (
     Fault("one raises, the others are in all_reduce", _RAISE + _REDUCE, "≤ 1"),

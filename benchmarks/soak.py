@@ -14,20 +14,20 @@ from faults import FAULTS, Fault, Way, ddp
 
 _MIB = 2**20
 _MORE = (
-    Fault("sys.exit", "import sys\nif me == 1:\n    mark(); sys.exit(3)\ntrain()", ""),
-    Fault("os._exit", "if me == 1:\n    mark(); os._exit(1)\ntrain()", "", kills=True),
+    Fault("sys.exit", "import sys\nif me() == 1:\n    mark(); sys.exit(3)\ntrain()", ""),
+    Fault("os._exit", "if me() == 1:\n    mark(); os._exit(1)\ntrain()", "", kills=True),
     Fault(
         "a crash",
-        "if me == 1:\n    mark(); os.kill(os.getpid(), signal.SIGSEGV)\ntrain()",
+        "if me() == 1:\n    mark(); os.kill(os.getpid(), signal.SIGSEGV)\ntrain()",
         "",
         kills=True,
     ),
-    Fault("too much memory", "if me == 1:\n    mark(); torch.empty(2**50)\ntrain()", ""),
-    Fault("a backward fewer", "mark()\nfor _ in range(3 - me): train()", ""),
+    Fault("too much memory", "if me() == 1:\n    mark(); torch.empty(2**50)\ntrain()", ""),
+    Fault("a backward fewer", "mark()\nfor _ in range(3 - me()): train()", ""),
     Fault("Stop, in a flood", "mark()\nwhile True: print('x' * 200)", "", stop=True),
     Fault(
         "swallowed",
-        "for _ in range(3 + me):\n    try: dist.all_reduce(torch.ones(4))\n"
+        "for _ in range(3 + me()):\n    try: dist.all_reduce(torch.ones(4))\n"
         "    except RuntimeError: pass\nmark()",
         "",
     ),
