@@ -123,6 +123,14 @@ class LeakGuard:
         ]
 
 
+def children() -> list[psutil.Process]:
+    """Return all that runs below this process, but for the standard library's helpers."""
+    own = psutil.Process().children()
+    helpers = [one for one in own if _is_helper(one.pid)]
+    theirs = {one for helper in helpers for one in (helper, *helper.children(recursive=True))}
+    return [one for one in psutil.Process().children(recursive=True) if one not in theirs]
+
+
 def _is_of_run(pid: int, run: str) -> bool:
     if pid == os.getpid():
         return False

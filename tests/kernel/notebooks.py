@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+from tests.leaks import children
+
 _DEADLINE_S = 90.0
 _POLL_S = 0.02
 
@@ -107,7 +109,7 @@ def await_end(processes: list[psutil.Process], folder: Path, deadline_s: float =
 
 def named(name: str) -> psutil.Process:
     """Return this process's one descendant of that name."""
-    (process,) = (p for p in psutil.Process().children(recursive=True) if p.name() == name)
+    (process,) = (p for p in children() if p.name() == name)
     return process
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ipyparallel
-import psutil
 import pytest
 from ipyparallel.cluster.launcher import NotRunning
 
 from ddp_magic.kernel.launcher import ForkedEngineSetLauncher
 from tests.kernel.notebooks import await_end
+from tests.leaks import children
 
 _DEADLINE_S = 60
 
@@ -62,13 +62,13 @@ def test_engines_of_a_stock_cluster_are_forked_with_torch(cluster: ipyparallel.C
         engines_of(cluster).signal("SIGINT")
     with pytest.raises(ipyparallel.RemoteError, match="KeyboardInterrupt"):
         running.get(_DEADLINE_S)
-    names = [one.name() for one in psutil.Process().children(recursive=True)]
+    names = [one.name() for one in children()]
     assert {"ddp-engine-0", "ddp-engine-1"} <= set(names)
     launcher = engines_of(cluster)
     client.close()
     cluster.stop_cluster_sync()
     assert launcher.state == "after"
-    assert await_end(psutil.Process().children(recursive=True), Path("/none")) == []
+    assert await_end(children(), Path("/none")) == []
 
 
 def test_the_end_of_all_engines_is_noticed(cluster: ipyparallel.Cluster) -> None:

@@ -15,6 +15,7 @@ import pytest
 from ddp_magic import CellError, Session, SetupError, StartError, StateError, UsageError
 from ddp_magic.core.lifecycle import State
 from ddp_magic.testing import RecordingView
+from tests.leaks import children
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def test_a_stop_on_another_thread_ends_a_start(cold: Session, delay_s: float) ->
     finally:
         stopper.join()
     cold.stop()
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 @pytest.mark.parametrize("names", [["a b"], [""], [1], [None], ["..x"]])

@@ -19,6 +19,7 @@ from ddp_magic.kernel.cluster import can_fork
 from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.testing import RecordingView
 from tests.kernel.notebooks import START_CHILDREN, Holder, await_end, holding, named
+from tests.leaks import children
 
 _START = f"session.start(); session.run({START_CHILDREN!r})"
 _DEADLINE_S = 60.0
@@ -200,7 +201,7 @@ def test_a_server_that_is_just_made_is_not_lost(
         patch.setattr("ddp_magic.kernel.forked.ForkServer", Interrupting)
         with pytest.raises(Interrupted, match="nothing of it is left"):
             session.start()
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 def test_a_start_whose_notebook_is_killed_leaves_nothing(long_start: str) -> None:
@@ -265,7 +266,7 @@ def test_a_cell_ends_when_what_it_needs_has_gone(session: Session, name: str) ->
 def test_a_loss_between_cells_is_told_by_the_next(session: Session) -> None:
     session.start()
     folder = Path(session.folder)
-    processes = psutil.Process().children(recursive=True)
+    processes = children()
     named("ddp-controller").kill()
     assert await_end(processes, folder) == []
     with pytest.raises(StateError, match="the controller was killed by SIGKILL"):
@@ -276,7 +277,7 @@ def test_a_loss_between_cells_is_told_by_the_next(session: Session) -> None:
 @pytest.mark.parametrize("names", [["ddp-forkserver"], ["ddp-guardian", "ddp-forkserver"]])
 def test_stop_ends_what_is_suspended(session: Session, names: list[str]) -> None:
     session.start()
-    folder, processes = Path(session.folder), psutil.Process().children(recursive=True)
+    folder, processes = Path(session.folder), children()
     for name in names:
         named(name).suspend()
     session.stop()
@@ -307,7 +308,7 @@ def test_where_nothing_can_be_forked_the_stock_launcher_is_used(
         folder = Path(session.folder)
         session.run("x = rank", view=view)
         assert session.pull("x") == [0, 1]
-        processes = psutil.Process().children(recursive=True)
+        processes = children()
         session.restart()
         assert await_end(processes, folder, 10) == []
     finally:
@@ -318,7 +319,7 @@ def test_a_rank_that_ends_at_its_start_ends_the_start(session: Session) -> None:
     def kill_rank() -> None:
         until_s = time.monotonic() + _DEADLINE_S
         while time.monotonic() < until_s:
-            for process in psutil.Process().children(recursive=True):
+            for process in children():
                 if process.name() == "ddp-rank-1":
                     process.kill()
                     return
@@ -330,5 +331,5 @@ def test_a_rank_that_ends_at_its_start_ends_the_start(session: Session) -> None:
             session.start()
     finally:
         killer.join()
-    assert psutil.Process().children() == []
+    assert children() == []
     session.start()
