@@ -121,8 +121,12 @@ def test_stop_ends_a_wait_that_is_no_known_call(session: Session, run: Run) -> N
 def test_stop_as_the_cell_is_sent(session: Session, run: Run, delay_s: float) -> None:
     run(IMPORTS)
     press = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT))
-    press.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def send() -> None:
+        press.start()
         run("time.sleep(600)")
+
+    with pytest.raises(KeyboardInterrupt):
+        send()
     press.join()
     _check_that_all_works(run)
