@@ -45,6 +45,16 @@ CASES: dict[str, tuple[str, str]] = {
         "optimizer.register_step_post_hook(lambda o, a, k: steps.append(o is optimizer))",
         "[optimizer.step() is None, steps == [True]]",
     ),
+    "a parametrized layer": (
+        "import torch\nfrom torch import nn\n"
+        "from torch.nn.utils.parametrizations import spectral_norm, weight_norm\n"
+        "model = nn.Sequential(weight_norm(nn.Linear(3, 3)), spectral_norm(nn.Linear(3, 1)))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\nx = torch.ones(2, 3)\n"
+        "model.eval(); out = model(x).detach()",
+        "[torch.equal(model(x), out), isinstance(model[0], nn.Linear),"
+        " {id(p) for p in model.parameters()} =="
+        " {id(p) for p in optimizer.param_groups[0]['params']}]",
+    ),
     "tied weights": (
         "import torch\nfrom torch import nn\na, b = nn.Linear(3, 3), nn.Linear(3, 3)\n"
         "b.weight = a.weight",
