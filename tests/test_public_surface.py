@@ -27,6 +27,7 @@ def test_the_errors_are_these() -> None:
         "CellInterrupted",
         "CellSyntaxError",
         "CellTimeout",
+        "CollectiveError",
         "DdpMagicError",
         "Interrupted",
         "ParityError",

@@ -39,6 +39,8 @@ class Board:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(fd, size)
+            if hasattr(os, "posix_fallocate"):  # on a full disk a write would end the process
+                os.posix_fallocate(fd, 0, size)
             self._memory = mmap.mmap(fd, size)
         finally:
             os.close(fd)

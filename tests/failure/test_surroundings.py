@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from ddp_magic import CellError, Session, StartError, StateError
 from ddp_magic.testing import RecordingView
 from tests.kernel.notebooks import await_end
+from tests.leaks import children
 
 _WORDS = {
     "ddp-controller": "controller",
@@ -32,14 +34,14 @@ def session() -> Iterator[Session]:
 
 def named(name: str) -> psutil.Process:
     """Return this process's one descendant of that name."""
-    (process,) = (p for p in psutil.Process().children(recursive=True) if p.name() == name)
+    (process,) = (p for p in children() if p.name() == name)
     return process
 
 
 @pytest.mark.parametrize("name", _WORDS)
 def test_what_ended_is_named(session: Session, name: str) -> None:
     session.start()
-    folder, processes = Path(session.folder), psutil.Process().children(recursive=True)
+    folder, processes = Path(session.folder), children()
     process = named(name)
 
     class Killing(RecordingView):
@@ -60,7 +62,7 @@ def test_what_ended_is_named(session: Session, name: str) -> None:
 def test_what_ends_in_a_start_ends_it(session: Session, name: str) -> None:
     def kill() -> None:
         while not started.is_set():
-            for process in psutil.Process().children(recursive=True):
+            for process in children():
                 if process.name() == name:
                     return process.kill()
 
@@ -73,7 +75,7 @@ def test_what_ends_in_a_start_ends_it(session: Session, name: str) -> None:
     finally:
         started.set()
         killer.join()
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 @pytest.mark.parametrize("name", ["ddp-controller", "ddp-forkserver"])
@@ -171,10 +173,16 @@ print("well")
 """
 
 
-def test_a_disk_that_fills_up_and_is_emptied(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_and_is_emptied() -> None:
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this system does not allow `unshare -rm`")
-    mount = f"mount -t tmpfs -o size=1M none {tmp_path} && export TMPDIR={tmp_path}"
+    # A session's folder of a longer name would be elsewhere, for its sockets' sake.
+    with tempfile.TemporaryDirectory(prefix="d") as folder:
+        _run_on_a_small_disk(folder)
+
+
+def _run_on_a_small_disk(folder: str) -> None:
+    mount = f"mount -t tmpfs -o size=1M none {folder} && export TMPDIR={folder}"
     shell = ["unshare", "-rm", "bash", "-c", f'{mount} && exec "$0" "$@"']
     ended = subprocess.run(
         [*shell, sys.executable, "-c", _FULL], capture_output=True, text=True, check=False
