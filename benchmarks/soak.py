@@ -32,6 +32,8 @@ _MORE = (
         "",
     ),
 )
+# IPython keeps all that cells have shown, which a flood makes megabytes of.
+_FORGET = "getattr(get_ipython().history_manager, 'outputs', {}).clear()"
 # What must be there after each fault, and go on from where it was.
 _KEEP = """
 keep = ["mine", {"rows": list(range(1000))}]
@@ -135,6 +137,7 @@ def _settled(notebook: Way, count: int, patience_s: float = 5.0) -> int:
 
 
 def _weigh(notebook: Way, tally: Tally) -> None:
+    notebook.page.run(_FORGET)
     tally.kernel_mib.append(psutil.Process(notebook.pid).memory_full_info().uss / _MIB)
     ranks = [one for one in _descendants(notebook) if one.name().startswith("ddp-rank")]
     tally.ranks_mib.append(statistics.mean(one.memory_full_info().uss for one in ranks) / _MIB)

@@ -41,7 +41,8 @@ _LAYOUT: Final = {
 class Figure(anywidget.AnyWidget):
     """Curves in the page."""
 
-    _esm = Path(__file__).with_name("live.js")
+    # Its text: what anywidget makes of a path keeps every widget alive, to tell it of changes.
+    _esm = Path(__file__).with_name("live.js").read_text(encoding="utf-8")
     _plotly_js = traitlets.Unicode().tag(sync=True)
     _figure_layout = traitlets.Dict().tag(sync=True)
     _traces: traitlets.List[Any] = traitlets.List().tag(sync=True)

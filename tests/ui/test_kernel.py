@@ -24,7 +24,14 @@ for step in range(200):
     chart.add({"loss": [(step, 1 / (step + 1))]})
     now += 0.01
 """
-NO_WIDGET_LEFT = "from ipywidgets.widgets import widget; assert not widget._instances"
+NO_WIDGET_LEFT = """
+import gc
+from ipywidgets.widgets import widget
+assert not widget._instances
+del chart
+gc.collect()
+assert not [one for one in gc.get_objects() if type(one).__name__ == "Figure"]
+"""
 
 
 def _notebook(*sources: str) -> nbformat.NotebookNode:
