@@ -500,17 +500,19 @@ class Session:
                 run.pump(time.monotonic() + _TIMEOUT_GRACE_S)
         except KeyboardInterrupt:
             by_hand = True
-            if self._run is not run:  # before it was sent
+            if self._last_run is not run:  # it was not sent
                 raise
             self._stop_run(run)
         except BaseException:
-            self.interrupt()
-            run.pump(time.monotonic() + _TIMEOUT_GRACE_S)
+            if self._last_run is run:  # and not another one, for which this was refused
+                self.interrupt()
+                run.pump(time.monotonic() + _TIMEOUT_GRACE_S)
             raise
         finally:
-            self._cluster.flush()
-            run.finish()
-            self._note_end(run)
+            if self._last_run is run:
+                self._cluster.flush()
+                run.finish()
+                self._note_end(run)
         if not in_time and timeout_s is not None and not by_hand:
             raise CellTimeout(run.story(), timeout_s)
         if run.stopped:

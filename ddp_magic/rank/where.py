@@ -27,6 +27,7 @@ _COLLECTIVES = (
     "ddp_magic.rank.guard",  # `Work.wait`
 )
 _DISTRIBUTED = ("torch.distributed", "torch.nn.parallel.distributed")  # compiled code below them
+_LOGGER = "torch.distributed.c10d_logger"  # around each call, and waits for nobody
 _OWN = {  # what the user has not called by name
     "ddp_magic.rank.rounds": "the ranks' agreement on what they train",
     "ddp_magic.rank.sharing": "the ranks' agreement on a loader's order",
@@ -108,7 +109,8 @@ def _call(frame: FrameType, *, innermost: bool) -> str:
     module = _module(frame)
     if module in _OWN:
         return _OWN[module]
-    if module in _COLLECTIVES or (innermost and module.startswith(_DISTRIBUTED)):
+    compiled = innermost and module.startswith(_DISTRIBUTED) and module != _LOGGER
+    if module in _COLLECTIVES or compiled:
         return frame.f_code.co_name
     return ""
 

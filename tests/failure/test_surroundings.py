@@ -15,7 +15,7 @@ import pytest
 
 from ddp_magic import CellError, Session, StartError, StateError
 from ddp_magic.testing import RecordingView
-from tests.kernel.notebooks import await_end
+from tests.kernel.notebooks import await_end, named
 from tests.leaks import children
 
 _WORDS = {
@@ -30,12 +30,6 @@ def session() -> Iterator[Session]:
     session = Session(nproc=2, seed=0)
     yield session
     session.stop()
-
-
-def named(name: str) -> psutil.Process:
-    """Return this process's one descendant of that name."""
-    (process,) = (p for p in children() if p.name() == name)
-    return process
 
 
 @pytest.mark.parametrize("name", _WORDS)
