@@ -86,6 +86,13 @@ class RankCompiler(XCachingCompiler):
         return super().cache(header + transformed_code, number, raw_code)
 
 
+class _NothingKept(dict[int, list[Any]]):
+    """Takes the outputs of each cell, and forgets them."""
+
+    def __missing__(self, _: int) -> list[Any]:
+        return []
+
+
 class RankShell(ZMQInteractiveShell):
     """The shell of a rank."""
 
@@ -176,6 +183,8 @@ class RankKernel(IPythonParallelKernel):
         # cell with a top-level await; an engine has none, and the request was never answered.
         kernel.shell_channel_thread = types.SimpleNamespace(parent_thread=threading.main_thread())
         kernel.life = life
+        # IPython 9 keeps all that cells print, for `%notebook`, which is of no use on a rank.
+        kernel.shell.history_manager.outputs = _NothingKept()
         kernel.log.setLevel(logging.WARNING)  # it makes several records of each request
         # The pager of a notebook is fed by the reply; of a rank's, the output is what is shown.
         kernel.shell.set_hook("show_in_pager", page.as_hook(page.display_page), 0)

@@ -201,6 +201,18 @@ def test_a_flood_is_cut_and_said_to_be(run: Run) -> None:
     assert view.stdout.endswith("the end\n")
 
 
+def test_a_rank_keeps_nothing_of_what_it_has_shown(session: Session, run: Run) -> None:
+    view = run(
+        "import sys, weakref\nclass Text(str): pass\nprinted = Text('some text')\n"
+        "kept = weakref.ref(printed)\nsys.stdout.write(printed)\n"
+        "display({'text/plain': printed}, raw=True)\ndel printed"
+    )
+    assert view.stdout == "some text"
+    assert view.displays == [{"text/plain": "some text"}]
+    run("import gc\ngc.collect()\ngone = kept() is None")
+    assert session.pull("gone") == [True, True]
+
+
 def test_errors_tell_the_line_of_the_cell_and_the_ranks(run: Run) -> None:
     with pytest.raises(CellError) as caught:
         run("x = 1\n1 / 0", header="%%ddp\n", execution_count=7)
