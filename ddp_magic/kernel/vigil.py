@@ -22,6 +22,7 @@ _QUIET_S = 10.0  # how long nothing comes before it is said where the ranks are
 _TELL_S = 5.0  # how long that stands before it is said again
 _STILL_S = 1.0  # how long nothing comes before ranks are looked at
 _LOOK_S = 0.25  # between two looks
+_AT_ONCE_S = 0.04  # before the first look, when some have ended the cell
 _SOON_S = 0.1  # the same, when some have ended the cell
 _ANSWER_S = 1.0  # how long a look waits for all to answer
 
@@ -66,6 +67,7 @@ class Vigil:
         self._numbers = itertools.count()
         self._number = -1  # of the present round of looks
         self._looked_s = -math.inf
+        self._alone_s: float | None = None  # since when some are in the cell and others are not
         self._before: dict[int, Look] = {}  # of the round before
         self._seen: dict[int, Look] = {}
         self._latest: dict[int, Look] = {}
@@ -96,6 +98,11 @@ class Vigil:
             Ranks that have died, or do not run the cell.
         """
         if self._record.has_freed or not (ended or gone or now_s - self.heard_s > _STILL_S):
+            return
+        if self._alone_s is None and (ended or gone):
+            self._alone_s = now_s
+        # Mostly all are about to end: to be asked just then would make every cell slower.
+        if self._alone_s is not None and now_s - self._alone_s < _AT_ONCE_S:
             return
         patience_s = (
             _ANSWER_S if not self.has_answers(busy) else _SOON_S if ended or gone else _LOOK_S
