@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -13,13 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from ddp_magic.core.where import Place
+from ddp_magic.rank.frames import is_library
 
-_FOREIGN = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[1]),
-    "<frozen",
-    "<string>",  # the code with which the process began
-)
+_NOWHERE = ("<frozen", "<string>")  # not in a file: of Python, or the code the process began with
 _ENGINE = "_engine_run_backward"
 _COLLECTIVES = (
     "torch.distributed.distributed_c10d",
@@ -101,7 +96,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_users(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith(_FOREIGN)
+    return not (is_library(frame) or frame.f_code.co_filename.startswith(_NOWHERE))
 
 
 def _call(frame: FrameType, *, innermost: bool) -> str:

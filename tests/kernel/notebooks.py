@@ -29,7 +29,8 @@ children = [subprocess.Popen([sys.executable, "-c", code], start_new_session=own
 """
 _SCRIPT = """
 import json, os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may ignore it,
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and what nohup runs ignores this
 from ddp_magic import Session
 
 class Told:
