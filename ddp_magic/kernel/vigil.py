@@ -22,8 +22,10 @@ _QUIET_S = 10.0  # how long nothing comes before it is said where the ranks are
 _TELL_S = 5.0  # how long that stands before it is said again
 _STILL_S = 1.0  # how long nothing comes before ranks are looked at
 _LOOK_S = 0.25  # between two looks
-_AT_ONCE_S = 0.04  # before the first look, when some have ended the cell
 _SOON_S = 0.1  # the same, when some have ended the cell
+_END_TOGETHER_S = (
+    0.04  # how long ranks have to end a cell that some have ended, before they are looked at
+)
 _ANSWER_S = 1.0  # how long a look waits for all to answer
 
 
@@ -102,7 +104,7 @@ class Vigil:
         if self._alone_s is None and (ended or gone):
             self._alone_s = now_s
         # Mostly all are about to end: to be asked just then would make every cell slower.
-        if self._alone_s is not None and now_s - self._alone_s < _AT_ONCE_S:
+        if self._alone_s is not None and now_s - self._alone_s < _END_TOGETHER_S:
             return
         patience_s = (
             _ANSWER_S if not self.has_answers(busy) else _SOON_S if ended or gone else _LOOK_S
