@@ -23,9 +23,7 @@ _TELL_S = 5.0  # how long that stands before it is said again
 _STILL_S = 1.0  # how long nothing comes before ranks are looked at
 _LOOK_S = 0.25  # between two looks
 _SOON_S = 0.1  # the same, when some have ended the cell
-_END_TOGETHER_S = (
-    0.04  # how long ranks have to end a cell that some have ended, before they are looked at
-)
+_END_TOGETHER_S = 0.04  # after the first rank's end, in which most others end as well
 _ANSWER_S = 1.0  # how long a look waits for all to answer
 
 
