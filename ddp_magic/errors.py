@@ -119,16 +119,20 @@ class CellInterrupted(KeyboardInterrupt):
     ----------
     story
         What happened to each rank.
+    fix
+        What brings back ranks that have died; or ``""``.
     """
 
-    def __init__(self, story: FailureStory) -> None:
+    def __init__(self, story: FailureStory, *, fix: str = "") -> None:
         self.story = story
+        self.fix = fix
         super().__init__("the cell was stopped")
 
     def _render_traceback_(self) -> list[str]:
         """Show where the ranks were stopped."""
         shown = _render(self.story, stopped=True)
-        return [*shown, *([] if self.story.first else [f"KeyboardInterrupt: {self}"])]
+        name = [] if self.story.first else [f"KeyboardInterrupt: {self}"]
+        return [*shown, *([self.fix] if self.fix else []), *name]
 
 
 class Interrupted(KeyboardInterrupt):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ddp_magic.core.failures import FailureStory, RankFailure, way_back
+from ddp_magic.core.ranks import named
 from ddp_magic.core.witness import Attested, Closing, disagreement
 from ddp_magic.errors import CellError, DdpMagicError, ParityError
 
@@ -109,6 +110,10 @@ class CellRecord:
         half_written = any(one.name == _STORE_ERROR for one in self.failures.values())
         return self.has_freed or len(counts) > 1 or half_written
 
+    def way_back(self, all_ranks: Iterable[int]) -> str:
+        """Return what brings back those that have died; ``""`` if none has."""
+        return f"{way_back(self.died, all_ranks)}." if self.died else ""
+
     def error(self, busy: tuple[int, ...], all_ranks: Iterable[int]) -> DdpMagicError | None:
         """Return what is raised of the cell, if it has failed.
 
@@ -120,11 +125,13 @@ class CellRecord:
         if self.failures or self.is_over(self.ranks):
             story = self.story(busy)
             if self.died:
-                return CellError(story, fix=f"{way_back(self.died, all_ranks)}.")
+                return CellError(story, fix=self.way_back(all_ranks))
             told = story.first is not None and story.is_told(story.first)
             in_pairs = any(where.startswith(_IN_PAIRS) for where in story.freed.values())
             apart = story.freed and not (story.clash or told or in_pairs)
-            return CellError(story, fix=_SAME_STEPS if apart else "")
+            alone = set(self.ranks) != set(all_ranks)
+            fix = f"The cell runs on {named(self.ranks)} alone." if alone else _SAME_STEPS
+            return CellError(story, fix=fix if apart else "")
         if self.disagreement:
             return ParityError(f"{self.disagreement}.", fix=_SAME_VALUES)
         return None

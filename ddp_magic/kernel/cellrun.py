@@ -244,6 +244,11 @@ class CellRun:
         """Whether the ranks' process group must be made anew before they can use it again."""
         return self._record.group_is_broken
 
+    @property
+    def way_back(self) -> str:
+        """What brings the ranks back that have died in the cell; ``""`` if none has."""
+        return self._record.way_back(self._world.engines)
+
     def raise_failures(self) -> None:
         """Raise `CellError` or `ParityError` if the cell failed anywhere."""
         if (error := self._record.error(self.busy, self._world.engines)) is not None:

@@ -39,6 +39,7 @@ _KILL_GRACE_S = 2.0
 _SETTLE_S = 0.2
 _END_GRACE_S = 0.5
 _HEAL_STOPPED = "no rank was replaced; those that live are as they were"
+_SUBGROUPS_GONE = "the process group was made anew: make those of dist.new_group anew as well"
 _START_STOPPED = "the start was stopped; nothing of it is left"
 
 
@@ -362,7 +363,8 @@ class Session:
         world = self._ranks()
         engines = world.targets(options.ranks)
         if self._group_is_broken and not world.dead:
-            world.regroup()
+            if world.regroup():
+                view.notice(f"ddp: {_SUBGROUPS_GONE}")
             self._group_is_broken = False
         self._cell_count += 1
         plan = self._plan(options, tuple(engines), header, execution_count or self._cell_count)
@@ -516,7 +518,7 @@ class Session:
         if not in_time and timeout_s is not None and not by_hand:
             raise CellTimeout(run.story(), timeout_s)
         if run.stopped:
-            raise CellInterrupted(run.story()) from None
+            raise CellInterrupted(run.story(), fix=run.way_back) from None
         run.raise_failures()
 
     def _end_in_time(self, run: CellRun) -> None:

@@ -133,8 +133,13 @@ class World:
         self.port.close()
         _remove(self.store)
 
-    def regroup(self) -> None:
+    def regroup(self) -> bool:
         """Have the ranks, none of which may be busy, leave their process group for a new one.
+
+        Returns
+        -------
+        bool
+            Whether the user had made groups beside it, which have gone, too.
 
         Raises
         ------
@@ -151,7 +156,7 @@ class World:
             ) from None
         _remove(self.store)
         self.store = self._new_store()
-        self.call("ddp_magic.rank.engine:regroup", {"store": str(self.store)}, None)
+        return any(self.call("ddp_magic.rank.engine:regroup", {"store": str(self.store)}, None))
 
     def heal(self, tell: Callable[[str], None]) -> Healed:
         """Replace dead ranks by new ones that have a living one's variables.

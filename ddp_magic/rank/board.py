@@ -3,7 +3,7 @@
 To look at it takes a microsecond, and to wait at it is Python code, which Stop can end.
 
 Each rank has a row: the number of the last cell that it has ended, how many entries it has made in
-the present cell, a ring of the latest entries, and the words of the last.
+the present cell, and a ring of the latest entries, with their words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RING = 64  # entries of a rank that the others can still read
 _ENDED, _COUNT, _FAILED, _WAITING, _ENTRIES = 0, 1, 2, 3, 4
 _WORDS = _ENTRIES + _RING
 _TEXT_BYTES = 256
-_ROW_BYTES = 8 * _WORDS + _TEXT_BYTES
+_ROW_BYTES = 8 * _WORDS + _RING * _TEXT_BYTES
 _NUMBER_BITS = 24
 _CELL_BITS = 16
 
@@ -92,7 +92,7 @@ class Board:
             What has to be alike on all ranks.
         """
         words = text.encode()[: _TEXT_BYTES - 1]
-        start = self.rank * _ROW_BYTES + 8 * _WORDS
+        start = _text_start(self.rank, number)
         self._memory[start : start + len(words) + 1] = words + b"\0"
         entry = self._stamp(number) << _NUMBER_BITS | zlib.crc32(kind.encode()) >> 8
         self._set(_ENTRIES + number % _RING, entry)
@@ -120,10 +120,8 @@ class Board:
         return self._get(rank, place) == self._get(self.rank, place)
 
     def text(self, rank: int, number: int) -> str:
-        """Return the words of a rank's entry ``number``; ``""`` if it has made another since."""
-        if self._get(rank, _COUNT) != (self._cell << _NUMBER_BITS) + number:
-            return ""
-        start = rank * _ROW_BYTES + 8 * _WORDS
+        """Return the words of a rank's entry ``number``, which it has made."""
+        start = _text_start(rank, number)
         words = self._memory[start : start + _TEXT_BYTES]
         return words.partition(b"\0")[0].decode(errors="replace")
 
@@ -135,3 +133,7 @@ class Board:
 
     def _set(self, index: int, value: int) -> None:
         self._words[self.rank * (_ROW_BYTES // 8) + index] = value
+
+
+def _text_start(rank: int, number: int) -> int:
+    return rank * _ROW_BYTES + 8 * _WORDS + number % _RING * _TEXT_BYTES

@@ -180,11 +180,6 @@ class Rank:
         membership = replace(self.membership, store=store)
         met = membership.meet()
         self._former = dist.group.WORLD or self._former
-        if had_subgroups:
-            self.report.notice(
-                f"subgroups:{store}",
-                "the process group was made anew: make those of dist.new_group anew as well",
-            )
         with self.userdist.aside():
             if dist.is_initialized():  # not, where joining the last one failed half way
                 self.guard.free()

@@ -124,7 +124,8 @@ class Meetings:
         """Let ranks that wait for this one know that it does not come."""
         if self._board is not None and self.active:
             if not (failed or self.clash):  # calls that did not wait have not been compared yet
-                self.clash = self._clash(self._board)
+                number = self._first_clash(self._board)
+                self.clash = _told_clash(self._board, number) if number else ""
             self._board.end_cell(failed)
         self.active = False
 
@@ -169,7 +170,7 @@ class Meetings:
                     kind = f"{name} {reduction} {root}"
                     if isinstance(tensor, Tensor):
                         kind += f" {tensor.numel()} {tensor.dtype}"
-                    told = f"{self._title or name}{_described(tensor)}"
+                    told = f"{self._title or name}{_described(tensor)}{_apart(reduction, root)}"
                     self._meet(board, told, kind, not given.get("async_op"), sys._getframe(1))
             return original(*args, **kwargs)
 
@@ -269,23 +270,34 @@ class Meetings:
 
     def _verify(self, board: Board) -> None:
         """See that all entries since the last look are alike."""
-        self.clash = self._clash(board)
-        if self.clash:
+        number = self._first_clash(board)
+        if number in (0, self._number):  # the last has not begun: who takes the error can go on
+            self._verified = self._number
+        if number:
+            told = _told_clash(board, number)
+            self.clash = self.clash or told
             raise CollectiveError(
-                self.clash,
+                told,
                 fix="Every rank has to make the same collectives, in the same order, on "
                 "tensors of the same size and type.",
             )
-        self._verified = self._number
 
-    def _clash(self, board: Board) -> str:
-        """Return how entries since the last look differ, of the ranks that have made them."""
+    def _first_clash(self, board: Board) -> int:
+        """Return the first entry since the last look that ranks have made differently, or 0."""
         for number in range(self._verified + 1, self._number + 1):
-            ranks = [r for r in range(board.world_size) if board.has_entered(r, number)]
+            ranks = _entered(board, number)
             if not all(board.is_alike(rank, number) for rank in ranks):
-                calls = {rank: board.text(rank, number) or "another call" for rank in ranks}
-                return f"The ranks' calls do not match: {_grouped(calls)}."
-        return ""
+                return number
+        return 0
+
+
+def _entered(board: Board, number: int) -> list[int]:
+    return [rank for rank in range(board.world_size) if board.has_entered(rank, number)]
+
+
+def _told_clash(board: Board, number: int) -> str:
+    calls = {rank: board.text(rank, number) for rank in _entered(board, number)}
+    return f"The ranks' calls do not match: {_grouped(calls)}."
 
 
 class Habits:
@@ -325,6 +337,12 @@ def _described(tensor: Any) -> str:
     if not isinstance(tensor, Tensor):
         return ""
     return f" of {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _apart(reduction: Any, root: int) -> str:
+    """Return what tells calls apart that give the same: an operation or a root, if not usual."""
+    operation = getattr(reduction, "name", "SUM")
+    return f"{f', {operation}' * (operation != 'SUM')}{f', root {root}' * bool(root)}"
 
 
 def _line(frame: FrameType) -> str:

@@ -7,7 +7,7 @@ import pytest
 from ddp_magic.core.cellrecord import CellRecord
 from ddp_magic.core.failures import RankFailure
 from ddp_magic.core.witness import Attested, Closing
-from ddp_magic.errors import CellError, ParityError
+from ddp_magic.errors import CellError, CellInterrupted, ParityError
 
 FAILURE = RankFailure(1, "ValueError", "x", (), 1.0)
 
@@ -31,6 +31,15 @@ def test_a_failure_counts_as_soon_as_its_rank_has_ended() -> None:
     record = CellRecord((0, 1), failures={1: FAILURE})
     assert not record.is_over(())
     assert record.is_over((1,))
+
+
+def test_what_brings_back_is_said_of_the_dead_alone() -> None:
+    record = CellRecord((0, 1), died={1: "was killed, as you asked"})
+    assert record.way_back((0, 1)).startswith("`%ddp heal` brings it back with rank 0's variables")
+    assert CellRecord((0, 1)).way_back((0, 1)) == ""
+    shown = CellInterrupted(record.story(()), fix=record.way_back((0, 1)))._render_traceback_()
+    assert shown[0] == "ddp: rank 1 was killed, as you asked"
+    assert shown[-2] == record.way_back((0, 1))
 
 
 def test_what_was_missed_fails_the_cell_even_if_code_went_on() -> None:

@@ -17,12 +17,19 @@ IMPORTS = "import threading, time, torch, torch.distributed as dist\nt = torch.o
 WRONG = {
     "an operation that differs": (
         "dist.all_reduce(t, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX)",
-        "The ranks' calls do not match: ranks 0-1 all_reduce of [3] float32 (line 3)",
+        "The ranks' calls do not match: rank 0 all_reduce of [3] float32, MAX (line 3), rank 1 "
+        "all_reduce of [3] float32 (line 3)",
     ),
     "one that does not wait, and differs": (
         "dist.all_reduce(t, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX, async_op=True)"
         ".wait()",
         "The ranks' calls do not match",
+    ),
+    "one that does not wait, told when one waits": (
+        "works = [dist.all_reduce(t.clone(), op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX,"
+        " async_op=True)]\ndist.barrier()",
+        "The ranks' calls do not match: rank 0 all_reduce of [3] float32, MAX (line 3), rank 1 "
+        "all_reduce of [3] float32 (line 3)",
     ),
     "a type that differs": (
         "dist.broadcast(t.double() if rank else t, 0)",
@@ -99,6 +106,37 @@ def test_it_fails_by_itself_with_the_cause(session: Session, run: Run, name: str
 @pytest.mark.parametrize("name", RIGHT)
 def test_it_is_left_alone(session: Session, run: Run, name: str) -> None:
     run(IMPORTS + RIGHT[name])
+    _check_that_all_works(run)
+
+
+def test_who_takes_the_error_goes_on(session: Session, run: Run) -> None:
+    view = RecordingView()
+    with pytest.raises(CellError, match="do not match") as caught:
+        session.run(
+            f"{IMPORTS}try: dist.all_reduce(torch.ones(1 + rank))\n"
+            "except RuntimeError: print('taken')\n"
+            "dist.all_reduce(total := torch.ones(1)); print(int(total))\ndist.barrier()",
+            view=view,
+        )
+    assert view.stdout == "taken\n2\n"
+    assert "rank 0 all_reduce of [1] float32 (line 3), rank 1 all_reduce of [2]" in str(
+        caught.value
+    )
+    _check_that_all_works(run)
+
+
+def test_it_is_said_that_groups_have_gone(session: Session, run: Run) -> None:
+    run(f"{IMPORTS}own = dist.new_group([0, 1])")
+    with pytest.raises(CellError):
+        run("if rank: dist.all_reduce(t, group=own)")
+    said = "make those of dist.new_group anew"
+    assert any(said in notice for notice in run("pass").notices)
+    assert not any(said in notice for notice in run("pass").notices)
+
+
+def test_a_collective_of_some_ranks_alone_is_told_as_such(session: Session, run: Run) -> None:
+    with pytest.raises(CellError, match="The cell runs on rank 0 alone"):
+        run(f"{IMPORTS}dist.all_reduce(t)", ranks=(0,))
     _check_that_all_works(run)
 
 

@@ -85,6 +85,8 @@ def check_told_of_culprit(told: Told, case: Case, culprit: int) -> None:
     if (case.end is End.ITSELF and not parts) or fault.kind is Kind.HANGS:
         shown = "" if case.fault == "absent" else fault.shown
         assert re.search(shown, told.all), told.all
+    if fault.kind in (Kind.HANGS, Kind.DIES):
+        assert "`%ddp heal` brings it back" in told.all
 
 
 def expected_of_others(case: Case) -> str:
