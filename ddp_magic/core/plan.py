@@ -32,6 +32,10 @@ class CellPlan:
     resync
         Bring the models together first: the ranks may not have run the same code since they
         last were.
+    detect_anomaly
+        Fail where a value that is not finite first appears.
+    can_ask
+        Whether there is somebody to answer `breakpoint()` and `input()`.
     """
 
     number: int
@@ -43,6 +47,8 @@ class CellPlan:
     plot: bool = True
     header: str = ""
     resync: bool = False
+    detect_anomaly: bool = False
+    can_ask: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """Return the plan as JSON-able values."""
