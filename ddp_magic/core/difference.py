@@ -45,6 +45,8 @@ class Distance:
         return self.seen < self.count
 
     def __str__(self) -> str:
+        if self.count == 1 and self.largest:
+            return f"by {self.largest:.3g} (relative {self.relative:.3g})"
         if not self.largest:
             return f"largest difference 0: other bits (such as -0.0) in {self._elements()}"
         about = "at least " if self.is_sampled else ""

@@ -34,6 +34,8 @@ class CellPlan:
         last were.
     detect_anomaly
         Fail where a value that is not finite first appears.
+    check
+        Compare all models as it ends.
     can_ask
         Whether there is somebody to answer `breakpoint()` and `input()`.
     """
@@ -48,6 +50,7 @@ class CellPlan:
     header: str = ""
     resync: bool = False
     detect_anomaly: bool = False
+    check: bool = False
     can_ask: bool = False
 
     def to_wire(self) -> dict[str, Any]:

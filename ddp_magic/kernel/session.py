@@ -686,6 +686,7 @@ class Session:
             plot=options.plot,
             header=header,
             resync=resync,
+            check=options.check,
         )
 
     def _ranks(self) -> World:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 _RETRIES = 10
+_COMPILED = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _NAME = type.__dict__["__name__"]
 _QUALNAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
@@ -46,7 +47,7 @@ def attributes(value: Any) -> dict[Any, Any] | None:
     for base in _MRO.__get__(type(value)):
         members = _DICT.__get__(base)
         held = members.get("__dict__")
-        if found is None and type(held) is types.GetSetDescriptorType:
+        if found is None and type(held) in _COMPILED:
             found = dict(entries(held.__get__(value)))
         for name, member in members.items():
             if type(member) is types.MemberDescriptorType and package(base) != "builtins":
@@ -88,6 +89,11 @@ def items(values: Any, most: int | None = None) -> list[Any]:
 def length(value: Any) -> int:
     """Return how many elements a container of Python's own, or of a class derived from it, has."""
     return int(_base(value).__len__(value))
+
+
+def own_bytes(value: Any) -> int:
+    """Return the memory that it takes itself, without what it holds."""
+    return int(_base(value).__sizeof__(value))
 
 
 def is_container(value: Any) -> bool:

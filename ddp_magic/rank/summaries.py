@@ -152,7 +152,7 @@ def _size(value: Any) -> int | None:
             if peek.is_a(value, dict)
             else (peek.items(value, _LIMITS.items))
         )
-        return object.__sizeof__(value) + _bytes_of(one for one in held if peek.is_a(one, Tensor))
+        return peek.own_bytes(value) + _bytes_of(one for one in held if peek.is_a(one, Tensor))
     if type(value) in (int, float, str, bytes, bytearray, complex):
         return sys.getsizeof(value)
     return None
