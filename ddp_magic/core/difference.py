@@ -12,7 +12,7 @@ from ddp_magic.core.ranks import named
 _DIGEST_BYTES = 8
 _FACETS = ("length", "shape", "dtype", "device", "requires_grad")
 _SHOWN = 8  # parts that are listed
-_BLOCKS = 64  # of tensors that differ, fetched from each rank: some 16 MiB
+_BLOCKS = 32  # of tensors that differ, fetched from each rank: some 8 MiB
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -159,7 +159,10 @@ class Difference:
     def notes(self) -> list[str]:
         """Return what was not compared, and what else is to be known."""
         hidden = len(self.parts) - _SHOWN
-        told = [f"and {hidden:,} more parts that differ"] if hidden > 0 else []
+        told = []
+        if hidden > 0:
+            largest = f"largest difference found {self.largest:.3g}"
+            told.append(f"and {hidden:,} more parts that differ; {largest}")
         told += [f"not compared: {why}" for why in self.missing.values()]
         unseen = list(self.unseen.items())
         if unseen:

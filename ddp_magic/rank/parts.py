@@ -93,7 +93,8 @@ class Taken:
                 return
             path, value, holders = waiting.pop()
             count += 1
-            part, children = self._look(path, value, holders)
+            with torch._C.DisableTorchFunctionSubclass():
+                part, children = self._look(path, value, holders)
             yield part
             within = _Holders(value, holders)
             waiting += [((*path, step), child, within) for step, child in reversed(children)]

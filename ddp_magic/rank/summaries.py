@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -54,6 +55,11 @@ def chosen(variables: Mapping[str, Any], pattern: str) -> dict[str, Any]:
 
 def summary(value: Any) -> Summary:
     """Return what is shown of a variable."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _summary(value)
+
+
+def _summary(value: Any) -> Summary:
     kind = peek.class_name(type(value))
     if peek.is_a(value, Tensor) and (why := why_unreadable(value)):
         return Summary(kind, why, b"", is_whole=False)
