@@ -10,6 +10,7 @@ import numpy as np
 from ddp_magic.core.parts import Path
 
 Blocks = Mapping[tuple[Path, int], Any]
+_WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 Measured = tuple[float, float, int, int]
 
 
@@ -40,8 +41,11 @@ def measure(told: Sequence[Blocks]) -> dict[Path, Measured]:
 
 def _of_block(blocks: Sequence[np.ndarray[Any, Any]]) -> Measured:
     first = blocks[0]
-    octets = _bits(first)
-    differs = np.logical_or.reduce([(_bits(one) != octets).any(axis=1) for one in blocks[1:]])
+    bits = _bits(first)
+    differs = np.zeros(first.size, dtype=bool)
+    for block in blocks[1:]:
+        for word, of_first in zip(_bits(block).T, bits.T, strict=True):
+            differs |= word != of_first
     count = int(differs.sum())
     if not count:
         return 0.0, 0.0, 0, first.size
@@ -78,5 +82,7 @@ def _wide(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a row for each element, of as few words as hold its bits."""
     whole = np.ascontiguousarray(values)
-    return whole.view(np.uint8).reshape(whole.size, whole.itemsize)
+    word = _WORDS.get(whole.itemsize, np.uint64)  # what is larger has 16 bytes
+    return whole.view(word).reshape(whole.size, -1)

@@ -29,7 +29,6 @@ _HELD: dict[type, tuple[str, ...]] = {
     functools.partial: ("func", "args", "keywords"),
     types.MethodType: ("__func__", "__self__"),
     types.FunctionType: ("__defaults__", "__kwdefaults__", "__closure__"),
-    types.CellType: ("cell_contents",),
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
 }
@@ -193,13 +192,15 @@ class Taken:
         if type(value) is random.Random:
             return [(".state", value.getstate())]
         if (names := _HELD.get(type(value))) is not None:
-            return [(f".{name}", getattr(value, name)) for name in names]
+            return [(f".{name}", getattr(value, name, None)) for name in names]
+        if type(value) is types.CellType:  # compared with an empty one, its content is not
+            return [] if value == types.CellType() else [(".cell_contents", value.cell_contents)]
         if peek.is_a(value, np.ndarray):
             objects = np.ndarray.view(value, np.ndarray)
             self.is_whole &= objects.size <= most
             return [(f"[{index}]", item) for index, item in enumerate(objects.flat[:most])]
         held = peek.attributes(value)
-        return None if held is None else [(f".{name}", one) for name, one in held.items()]
+        return None if held is None else [(f".{_word(n)}", one) for n, one in held.items()]
 
 
 class _Holders:
@@ -243,7 +244,7 @@ def _of_module(module: nn.Module) -> Children:
     found += [
         (f".{name}", value)
         for name, value in own.items()
-        if not str(name).startswith("_") and type(value) in _SIMPLE
+        if not _word(name).startswith("_") and type(value) in _SIMPLE
     ]
     return found + [(f".{n}", m) for n, m in peek.entries(own.get("_modules") or {})]
 
@@ -255,7 +256,7 @@ def _of_optimizer(optimizer: Optimizer) -> Children:
     numbers: dict[int, int] = {}
     for index, group in enumerate(own.get("param_groups") or ()):
         for name, value in peek.entries(group):
-            if name == "params":
+            if _word(name) == "params":
                 for parameter in value:
                     numbers.setdefault(id(parameter), len(numbers))
                 value = len(value)
@@ -269,6 +270,10 @@ def _of_optimizer(optimizer: Optimizer) -> Children:
         )
     ]
     return found
+
+
+def _word(name: Any) -> str:
+    return name if type(name) is str else text_of(name)
 
 
 def _key(key: Any) -> str:

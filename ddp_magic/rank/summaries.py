@@ -7,6 +7,7 @@ import math
 import sys
 import types
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ _WHOLE = 65_536  # elements of a tensor up to which all are looked at
 _SAMPLED = 16_384  # of a larger one
 _WITHIN = 2_048  # of one that lies in a model or a container
 _FEW = 6  # elements that are shown
-_MOST_TENSORS = 5_000  # of a model
+_MOST_PARTS = 500  # of a container or an object
+_MOST_TENSORS = 5_000  # of a model, or of an optimizer's state
 _IMPORTED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
 
@@ -65,10 +67,17 @@ def _summary(value: Any) -> Summary:
         return Summary(kind, why, b"", is_whole=False)
     if (flat := _flat(value)) is not None:
         return _of_elements(kind, value, flat)
-    taken = Taken(value, _LIMITS)
+    taken = Taken(*_within(value))
     content = digest(b"\0".join(map(_digested, taken)))
     size, text = _size(value), _text(value)
     return Summary(kind, text, content, taken.is_whole, size_bytes=size)
+
+
+def _within(value: Any) -> tuple[Any, Limits]:
+    """Return what is looked into, and how far: of a model the tensors alone."""
+    if peek.is_a(value, nn.Module):
+        return dict(tensors_of(value)) | {"training": peek.attribute(value, "training")}, _OF_MODEL
+    return value, _OF_MODEL if peek.is_a(value, Optimizer) else _LIMITS
 
 
 def _flat(value: Any) -> Flat | None:
@@ -109,9 +118,9 @@ def _in_numbers(numbers: np.ndarray[Any, Any] | None, flat: Flat, about: str) ->
     good = size[np.isfinite(size)]
     parts = []
     if good.size:
-        scale = math.sqrt(flat.count / numbers.size)
+        norm = math.sqrt(float(np.square(good).sum()) * flat.count / numbers.size)
         mean = (numbers if numbers.dtype.kind == "c" else good).mean()
-        parts = [f"mean {about}{mean:.4g}", f"norm {about}{np.linalg.norm(good) * scale:.4g}"]
+        parts = [f"mean {about}{mean:.4g}", f"norm {about}{norm:.4g}"]
     for what, count in (("NaN", np.isnan(size).sum()), ("Inf", np.isinf(size).sum())):
         if count:
             of_sample = f" of {numbers.size:,} looked at" if about else ""
@@ -181,4 +190,5 @@ def _read_some(flat: Flat) -> tuple[bytes, bool]:
     return digest(octets_of(sample(flat, _WITHIN))), flat.count <= _WITHIN
 
 
-_LIMITS = Limits(parts=_MOST_TENSORS, items=1_000, depth=20, octets=65_536, read=_read_some)
+_LIMITS = Limits(parts=_MOST_PARTS, items=_MOST_PARTS, depth=20, octets=65_536, read=_read_some)
+_OF_MODEL = replace(_LIMITS, parts=_MOST_TENSORS, items=_MOST_TENSORS)
