@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddp_magic.core.difference import Difference, compare, wanted_blocks, with_distances
+from ddp_magic.core.comparing import compare, wanted_blocks, with_distances
+from ddp_magic.core.difference import Difference
 from ddp_magic.core.names import VariablePath, parse_path
 from ddp_magic.core.near import no_such
 from ddp_magic.core.parts import Part, Path

@@ -35,6 +35,7 @@ _SAMPLED = 16_384  # of a larger one
 _WITHIN = 2_048  # of one that lies in a model or a container
 _FEW = 6  # elements that are shown
 _MOST_PARTS = 500  # of a container or an object
+_MOST_ITEMS = 10_000  # of one container: numbers in a list are taken together
 _MOST_TENSORS = 5_000  # of a model, or of an optimizer's state
 _IMPORTED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
@@ -190,5 +191,5 @@ def _read_some(flat: Flat) -> tuple[bytes, bool]:
     return digest(octets_of(sample(flat, _WITHIN))), flat.count <= _WITHIN
 
 
-_LIMITS = Limits(parts=_MOST_PARTS, items=_MOST_PARTS, depth=20, octets=65_536, read=_read_some)
+_LIMITS = Limits(parts=_MOST_PARTS, items=_MOST_ITEMS, depth=20, octets=65_536, read=_read_some)
 _OF_MODEL = replace(_LIMITS, parts=_MOST_TENSORS, items=_MOST_TENSORS)

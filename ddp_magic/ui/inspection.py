@@ -11,6 +11,7 @@ from ddp_magic.core.difference import Difference
 from ddp_magic.core.vartable import DIFFERS, SAMPLED, Variable, Variables
 
 # Fixed, and legible in either theme: an untrusted notebook keeps no theme variable, and no <style>.
+_TABLE = '<table style="color: inherit">'
 _MUTED = "color: #808080; font-size: 0.9em"
 _LEFT = "text-align: left"
 _MARKED = f"{_LEFT}; border-left: 3px solid #ea7317"
@@ -30,7 +31,7 @@ class VariablesView(Variables):
         names = ["", "name", "type", *(f"rank {rank}" for rank in columns), "memory", ""]
         head = "".join(_cell("th", html.escape(name)) for name in names)
         body = "".join(self._row(row, columns) for row in self.rows)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        table = f"{_TABLE}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         notes = _notes([self.headline]), _notes(self.notes())
         return f"{notes[0]}{_scrolling(table) if self.rows else ''}{notes[1]}"
 
@@ -75,7 +76,7 @@ class DifferenceView(Difference):
             for row in self.rows()
         )
         head = "".join(_cell("th", name) for name in ("differs", "on", "how"))
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        table = f"{_TABLE}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         return f"{headline}{_scrolling(table) if rows else ''}{_notes(self.notes())}"
 
 

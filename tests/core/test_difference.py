@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_magic.core.difference import Difference, Distance, compare, wanted_blocks, with_distances
+from ddp_magic.core.comparing import compare, wanted_blocks, with_distances
+from ddp_magic.core.difference import Difference, Distance
 from ddp_magic.core.parts import BLOCK, Part, Path, shown
 
 _Told = dict[int, Sequence[Part] | None]

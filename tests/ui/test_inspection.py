@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from ddp_magic.core.difference import compare
+from ddp_magic.core.comparing import compare
 from ddp_magic.core.parts import Part
 from ddp_magic.core.vartable import Summary, gather
 from ddp_magic.ui.inspection import DifferenceView, VariablesView
