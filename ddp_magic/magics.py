@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ddp_magic.kernel.forks import ForkServer
     from ddp_magic.kernel.session import Session
     from ddp_magic.ui.cellview import NotebookView
+    from ddp_magic.ui.inspection import DifferenceView, VariablesView
     from ddp_magic.ui.status import StatusTable
 
 
@@ -172,6 +173,16 @@ class DdpMagics(Magics):
         from ddp_magic.ui.status import StatusTable
 
         return StatusTable(self.session.status())
+
+    def _vars(self, command: Command) -> VariablesView:
+        from ddp_magic.ui.inspection import VariablesView
+
+        return VariablesView.of(self.session.vars("".join(command.names), command.ranks))
+
+    def _diff(self, command: Command) -> DifferenceView:
+        from ddp_magic.ui.inspection import DifferenceView
+
+        return DifferenceView.of(self.session.diff(command.names[0], command.ranks))
 
     def _help(self, command: Command) -> None:
         print(help_text(command.topic))

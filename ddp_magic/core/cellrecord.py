@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ddp_magic.core.checked import Checked, advice, first_difference
 from ddp_magic.core.failures import FailureStory, RankFailure, way_back
 from ddp_magic.core.ranks import named
 from ddp_magic.core.witness import Attested, Closing, disagreement
@@ -60,6 +61,12 @@ class CellRecord:
     def attested(self) -> dict[int, Attested]:
         """What ranks attest of what they did."""
         return {rank: one.attested for rank, one in self.closings.items() if one.attested}
+
+    @property
+    def checked(self) -> dict[int, Checked]:
+        """The checksums of all models, if the cell was to be checked; empty unless all came."""
+        found = {rank: one.checked for rank, one in self.closings.items() if one.checked}
+        return found if found.keys() == set(self.ranks) else {}
 
     def story(self, busy: tuple[int, ...]) -> FailureStory:
         """Return what has happened to each rank, those that are ``busy`` still included."""
@@ -132,6 +139,8 @@ class CellRecord:
             alone = set(self.ranks) != set(all_ranks)
             fix = f"The cell runs on {named(self.ranks)} alone." if alone else _SAME_STEPS
             return CellError(story, fix=fix if apart else "")
+        if different := first_difference(self.checked):
+            return ParityError(f"{different}.", fix=advice(self.checked) or _SAME_VALUES)
         if self.disagreement:
             return ParityError(f"{self.disagreement}.", fix=_SAME_VALUES)
         return None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddp_magic.core.names import split_names
 from ddp_magic.core.ranks import check_ranks, parse_ranks
 from ddp_magic.errors import UsageError
 
@@ -30,6 +31,8 @@ class CellOptions:
     output: str = "grouped"
     background: bool = False
     timeout_s: float | None = None
+    check: bool = False
+    detect_anomaly: bool = False
     help: bool = False
 
 
@@ -85,6 +88,12 @@ class Command:
         The options of ``start`` and ``restart``; all unset for the others.
     program, cell
         Of ``run``: what to run, and how.
+    names
+        What stands after ``vars``, ``diff``, ``debug``, ``pull`` and ``push``.
+    ranks
+        Their ``-r``; None: all.
+    as_name
+        What ``pull`` is to call it in the notebook, or ``""``.
     topic
         For ``help``: the subcommand asked about, or ``""``.
     """
@@ -93,6 +102,9 @@ class Command:
     start: StartOptions = StartOptions()
     program: Program | None = None
     cell: CellOptions = CellOptions()
+    names: tuple[str, ...] = ()
+    ranks: tuple[int, ...] | None = None
+    as_name: str = ""
     topic: str = ""
 
 
@@ -134,12 +146,31 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Operands:
+    """What a subcommand takes beside its options."""
+
+    usage: str
+    what: str  # one of them, for errors
+    least: int = 0
+    most: float = math.inf
+
+    def check(self, given: Sequence[str], place: str) -> None:
+        """Raise `UsageError` if these are too few or too many."""
+        if len(given) < self.least:
+            raise UsageError(f"{place}: {self.what} is missing", fix=f"write {place} {self.usage}")
+        if len(given) > self.most:
+            extra = _shown(given[int(self.most)])
+            raise UsageError(f"{place}: {extra} is too much", fix=f"write {place} {self.usage}")
+
+
+@dataclass(frozen=True)
 class Subcommand:
     """One ``%ddp`` subcommand."""
 
     name: str
     help: str
     options: tuple[Option, ...] = ()
+    operands: Operands | None = None
 
 
 def _integer(least: int, most: int | None = None) -> Callable[[str, str], int]:
@@ -226,12 +257,22 @@ CELL_OPTIONS: tuple[Option, ...] = (
         metavar="S",
         read=_seconds,
     ),
+    Option(("--check",), "check", "compare the models of all ranks after the cell"),
+    Option(
+        ("--detect-anomaly",),
+        "detect_anomaly",
+        "fail where a NaN or infinite value first appears, and name it",
+    ),
     _HELP,
 )
 
 _MODULE = Option(("-m",), "is_module", "run a module, as `python -m` does")
 _RUN_OPTIONS = (_MODULE, *CELL_OPTIONS)
 _START_OPTIONS = (_NPROC, _BACKEND, _SEED, _HELP)
+_OF_RANKS = Option(
+    ("-r", "--ranks"), "ranks", "of these ranks only, such as 0,2-3", metavar="RANKS", read=_ranks
+)
+_AS_NAME = Option(("--as",), "as_name", "what to call it in the notebook", metavar="NAME")
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Subcommand("start", "start the ranks", _START_OPTIONS),
@@ -249,8 +290,42 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
         (_HELP,),
     ),
     Subcommand("status", "show every rank's process, device and state", (_HELP,)),
+    Subcommand(
+        "vars",
+        "show the variables of every rank, those that differ first",
+        (_OF_RANKS, _HELP),
+        Operands("[PATTERN]", "a pattern", most=1),
+    ),
+    Subcommand(
+        "diff",
+        "compare a variable on all ranks: a number, tensor, model, optimizer, container",
+        (_OF_RANKS, _HELP),
+        Operands("NAME", "the name", 1, 1),
+    ),
+    Subcommand("where", "show where every rank is, also while a cell runs", (_OF_RANKS, _HELP)),
+    Subcommand(
+        "debug",
+        "look, with pdb, into the frames in which the last cell failed",
+        (_HELP,),
+        Operands("[RANK]", "a rank", most=1),
+    ),
+    Subcommand(
+        "pull",
+        "bring variables from the ranks to the notebook",
+        (_OF_RANKS, _AS_NAME, _HELP),
+        Operands("NAME...", "a name", 1),
+    ),
+    Subcommand(
+        "push",
+        "send variables of the notebook to the ranks",
+        (_OF_RANKS, _HELP),
+        Operands("NAME...", "a name", 1),
+    ),
     Subcommand("help", "show this help", (_HELP,)),
 )
+
+
+_NAMING = [[sub.name] for sub in SUBCOMMANDS if sub.operands is not None]
 
 
 def module_names(modules: str | Iterable[Any]) -> tuple[str, ...]:
@@ -289,7 +364,7 @@ def parse_command(line: str) -> Command:
     UsageError
         Names the subcommand or option, the value and what is allowed.
     """
-    tokens = _tokens(line)
+    tokens = _tokens(line) if line.split()[:1] not in _NAMING else split_names(line)
     if not tokens or tokens[0] in _HELP.flags:
         return Command("help")
     if tokens[0] == "help" and len(tokens) == 2 and tokens[1] not in _HELP.flags:
@@ -297,9 +372,14 @@ def parse_command(line: str) -> Command:
     subcommand = _find_subcommand(tokens[0])
     if subcommand.name == "run":
         return _parse_run(tokens[1:])
-    values = _parse_options(tokens[1:], subcommand.options, f"%ddp {subcommand.name}")
+    place = f"%ddp {subcommand.name}"
+    if subcommand.operands is not None:
+        return _parse_operands(tokens[1:], subcommand, subcommand.operands, place)
+    values = _parse_options(tokens[1:], subcommand.options, place)
     if values.pop("help", False):
         return Command("help", topic="" if subcommand.name == "help" else subcommand.name)
+    if subcommand.name == "where":
+        return Command("where", **values)
     return Command(subcommand.name, start=StartOptions(**values))
 
 
@@ -311,6 +391,7 @@ def help_text(topic: str = "") -> str:
         subcommand = _find_subcommand(topic)
         usage = f"%ddp {topic}" + (" [options]" if len(subcommand.options) > 1 else "")
         usage += " script.py [arguments]" if topic == "run" else ""
+        usage += f" {subcommand.operands.usage}" if subcommand.operands else ""
         return _help_page(usage, subcommand.help, subcommand.options)
     rows = [(f"%ddp {sub.name}", sub.help) for sub in SUBCOMMANDS]
     page = [*_table(rows), "", "%ddp SUBCOMMAND -h says more.", "", help_text("%%ddp")]
@@ -337,6 +418,27 @@ def _parse_run(tokens: list[str]) -> Command:
         )
     program = Program(tokens[end], tuple(tokens[end + 1 :]), is_module)
     return Command("run", program=program, cell=CellOptions(**values))
+
+
+def _parse_operands(
+    tokens: list[str], subcommand: Subcommand, operands: Operands, place: str
+) -> Command:
+    """Read operands and options, in any order."""
+    by_flag = {flag: option for option in subcommand.options for flag in option.flags}
+    given, typed, rest = [], [], iter(tokens)
+    for token in rest:
+        if not token.startswith("-"):
+            given.append(token)
+            continue
+        typed.append(token)
+        flag, text = _split_token(token, by_flag)
+        if flag in by_flag and by_flag[flag].takes_value and text is None:
+            typed += [value for value in (next(rest, None),) if value is not None]
+    values = _parse_options(typed, subcommand.options, place)
+    if values.pop("help", False):
+        return Command("help", topic=subcommand.name)
+    operands.check(given, place)
+    return Command(subcommand.name, names=tuple(given), **values)
 
 
 def _tokens(line: str) -> list[str]:

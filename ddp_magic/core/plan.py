@@ -32,6 +32,12 @@ class CellPlan:
     resync
         Bring the models together first: the ranks may not have run the same code since they
         last were.
+    detect_anomaly
+        Fail where a value that is not finite first appears.
+    check
+        Compare all models as it ends.
+    can_ask
+        Whether there is somebody to answer `breakpoint()` and `input()`.
     """
 
     number: int
@@ -43,6 +49,9 @@ class CellPlan:
     plot: bool = True
     header: str = ""
     resync: bool = False
+    detect_anomaly: bool = False
+    check: bool = False
+    can_ask: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """Return the plan as JSON-able values."""

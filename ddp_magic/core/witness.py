@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddp_magic.core.checked import Checked
 from ddp_magic.core.ranks import named
 
 
@@ -48,19 +49,22 @@ class Closing:
         How the ranks' calls did not match, or ``""``; likewise.
     attested
         What must be alike on all ranks, if they were to keep in step.
+    checked
+        Checksums of all models, if the cell was to be checked and has not failed.
     """
 
     counts: Mapping[str, int]
     unmet: str = ""
     clash: str = ""
     attested: Attested | None = None
+    checked: Checked | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Closing:
         """Read what a rank has sent."""
-        attested = wire["attested"]
+        attested, checked = wire["attested"], wire["checked"]
         read = Attested.from_wire(attested) if attested else None
-        return cls(**{**wire, "attested": read})
+        return cls(**{**wire, "attested": read, "checked": checked and Checked(**checked)})
 
 
 def disagreement(attested: Mapping[int, Attested]) -> str:

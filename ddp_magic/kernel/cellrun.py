@@ -18,6 +18,7 @@ from ipyparallel import error as ipp_error
 
 from ddp_magic.core.budget import OutputBudget
 from ddp_magic.core.cellrecord import CellRecord
+from ddp_magic.core.checked import confirmation
 from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.ending import Ending, Step
 from ddp_magic.core.failures import FailureStory, RankFailure
@@ -214,6 +215,8 @@ class CellRun:
         self._show_results()
         if drift := managed_drift(self._record.attested):
             self._view.notice(f"ddp: {drift}. It is yours, and was left alone.")
+        if (checked := self._record.checked) and not self.failed:
+            self._view.notice(f"ddp: {confirmation(checked)}")
         for key, text in self._held_notices.items():
             if key not in self._notices:
                 self._view.notice(text)

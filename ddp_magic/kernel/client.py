@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -61,6 +62,14 @@ class StreamingClient(Client):
         """Ask one engine where it is; it answers at once, whatever it does."""
         return self._ask(engine_id, "where_request")
 
+    def ask(self, engine_id: int, target: str, payload: Payload) -> MessageFuture:
+        """Call a function on one engine, on a thread of its own, also while a cell runs there.
+
+        The reply's one buffer is pickled: ``(True, result)`` or ``(False, (name, text))``.
+        """
+        content = {"target": target}
+        return self._ask(engine_id, "invoke_request", content, [pickle.dumps(payload)])
+
     def free(self, engine_id: int) -> MessageFuture:
         """Free one engine from a collective; all have to be."""
         return self._ask(engine_id, "free_request")
@@ -100,9 +109,20 @@ class StreamingClient(Client):
         )
         self._io_loop.add_callback(send)
 
-    def _ask(self, engine_id: int, request: str) -> MessageFuture:
-        identity = self._identity(engine_id)
-        return self._send(self._control_stream, request, content={}, ident=identity)
+    def _ask(
+        self,
+        engine_id: int,
+        request: str,
+        content: dict[str, Any] | None = None,
+        buffers: list[bytes] | None = None,
+    ) -> MessageFuture:
+        return self._send(
+            self._control_stream,
+            request,
+            content=content or {},
+            buffers=buffers,
+            ident=self._identity(engine_id),
+        )
 
     def _note_change(self, _: dict[str, Any]) -> None:
         with self._changed:

@@ -7,22 +7,25 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ddp_magic.core.difference import Difference
 from ddp_magic.core.failures import FailureStory, way_back
 from ddp_magic.core.lifecycle import Event, Lifecycle
 from ddp_magic.core.options import CellOptions, Program, StartOptions, module_names
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
-from ddp_magic.core.ranks import named
+from ddp_magic.core.ranks import check_ranks, named
 from ddp_magic.core.status import SessionStatus
+from ddp_magic.core.vartable import Variables
 from ddp_magic.core.view import View
 from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError, UsageError
+from ddp_magic.kernel import inspection
 from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import METADATA_KEY, CellRun
 from ddp_magic.kernel.cluster import Cluster, Events, local_cluster
@@ -30,6 +33,7 @@ from ddp_magic.kernel.devices import gpu_count
 from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.kernel.interrupts import uninterrupted
 from ddp_magic.kernel.progress import Progress
+from ddp_magic.kernel.rankview import RankView
 from ddp_magic.kernel.source import check_program, check_syntax
 from ddp_magic.kernel.textview import TextView
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
@@ -472,6 +476,66 @@ class Session:
         payload = {"variables": dict(variables)}
         self._ranks().call("ddp_magic.rank.transfer:push", payload, wanted)
 
+    def vars(self, pattern: str = "", ranks: Iterable[int] | None = None) -> Variables:
+        """Return what variables the ranks have, those that differ first; also as a cell runs.
+
+        Parameters
+        ----------
+        pattern
+            Names as of files: ``"loss*"``. By default all but functions, classes, modules and what
+            begins with ``_``.
+        ranks
+            By default all; one that does not answer is told of in the table.
+
+        Raises
+        ------
+        UsageError
+            No rank has a variable of that name.
+        """
+        return inspection.variables(self._ranks(), pattern, ranks)
+
+    def diff(self, name: str, ranks: Iterable[int] | None = None) -> Difference:
+        """Compare a variable on the ranks, bit by bit; also as a cell runs.
+
+        Parameters
+        ----------
+        name
+            ``"model"``, ``"model.layers[0].weight"``: numbers, tensors, models, optimizers, and
+            whatever holds such.
+        ranks
+            By default all.
+
+        Returns
+        -------
+        Difference
+            True if it is the same on all of them.
+
+        Raises
+        ------
+        UsageError
+            No rank has it, or to look it up would run code of the user's.
+        """
+        world = self._ranks()
+        is_running = self._run is not None and bool(self._run.busy)
+        return inspection.difference(world, name, ranks, is_running=is_running)
+
+    def __getitem__(self, rank: int) -> RankView:
+        """Return one rank's view: ``session[2]["loss"]``, ``session[2].vars()``.
+
+        Raises
+        ------
+        UsageError
+            There is no such rank.
+        """
+        if not isinstance(rank, int):
+            raise UsageError(f"session[{rank!r}]: give a rank, then a name: session[0][{rank!r}]")
+        check_ranks((rank,), self._ranks().size, option="session")
+        return RankView(rank, self.pull, self.vars)
+
+    def __iter__(self) -> Iterator[RankView]:
+        """Yield each rank's view."""
+        return map(self.__getitem__, range(self.world_size))
+
     def __enter__(self) -> Session:
         self.start()
         return self
@@ -624,6 +688,7 @@ class Session:
             plot=options.plot,
             header=header,
             resync=resync,
+            check=options.check,
         )
 
     def _ranks(self) -> World:

@@ -6,6 +6,7 @@ import concurrent.futures
 import importlib.util
 import math
 import os
+import pickle
 import resource
 import secrets
 import signal
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from ddp_magic.version import __version__
 
 _JOIN_TIMEOUT_S = 120
 _CALL_TIMEOUT_S = 60
+_ASK_TIMEOUT_S = 10.0
 _FREED_TIMEOUT_S = 5
 _POLL_S = 0.1
 _TORCH_BYTES = 250 * 2**20  # of what ranks share
@@ -335,6 +338,55 @@ class World:
             if isinstance(future.result(), ipp_error.RemoteError):
                 raise _as_raised(future.result(), f"Rank {rank}: ")
         return [future.result() for future in futures]
+
+    def ask(
+        self,
+        target: str,
+        payload: dict[str, Any],
+        ranks: Iterable[int] | None = None,
+        timeout_s: float = _ASK_TIMEOUT_S,
+    ) -> dict[int, Any]:
+        """Call a function on ranks (by default those that live), also while they run a cell.
+
+        It runs on a thread of its own there (see `ddp_magic.rank.asked`).
+
+        Returns
+        -------
+        dict of int to Any
+            What each rank returned; a `DdpMagicError` where it raised one, has died or does not
+            answer.
+        """
+        wanted = tuple(self.engines) if ranks is None else check_ranks(ranks, self.size)
+        told: dict[int, Any] = {}
+        futures: dict[int, Future[Any]] = {}
+        for rank in sorted(wanted):
+            with suppress(KeyError):  # its engine has just gone
+                if rank not in self.dead:
+                    futures[rank] = self.client.ask(self.engines[rank], target, payload)
+        until_s = time.monotonic() + timeout_s
+        while (left := [f for r, f in futures.items() if r not in self.dead and not f.done()]) and (
+            time.monotonic() < until_s
+        ):
+            concurrent.futures.wait(left, timeout=_POLL_S)
+        for rank in sorted(wanted):
+            told[rank] = self._answer(rank, futures.get(rank), timeout_s)
+        return told
+
+    def _answer(self, rank: int, future: Future[Any] | None, timeout_s: float) -> Any:
+        """Return what a rank has answered, or the error that stands for it."""
+        if future is not None and future.done() and isinstance(future.result(), dict):
+            good, result = pickle.loads(future.result()["buffers"][0])
+            if good:
+                return result
+            name, text = result
+            kind = getattr(errors, name, None)
+            return kind(text) if kind is not None else StateError(f"{name}: {text}")
+        if rank in self.dead or future is None or future.done():
+            return StateError(f"rank {rank} {self.dead.get(rank, 'has died')}")
+        return StateError(
+            f"rank {rank} did not answer within {timeout_s:g} s:"
+            " it is in compiled code that lets no other run"
+        )
 
     def status_of(self, rank: int, *, busy: bool, last_error: str) -> RankStatus:
         """Return what is known of a rank without asking it."""

@@ -215,11 +215,13 @@ class Rank:
             "unmet": self.meetings.unmet or self.attacher.unmet,
             "clash": self.meetings.clash,
             "attested": self.witness.attest(trained=not failed) if self._together else None,
+            "checked": self.attacher.all_checksums() if self._checks and not failed else None,
         }
 
     def _begin(self, plan: CellPlan, leads: bool) -> None:
         whole = len(plan.ranks) == self.membership.world_size
         self._together = plan.wrap and whole
+        self._checks = plan.check
         self._failed = True  # until it is known
         self.channel.begin_cell()
         self.helpers.begin_cell(plan.ranks)

@@ -50,6 +50,11 @@ class LooseTensors:
         """Return the tensors that are still there."""
         return [tensor for ref in self._tensors if (tensor := ref()) is not None]
 
+    def named_values(self) -> list[tuple[str, Tensor]]:
+        """Return these with their names."""
+        pairs = zip(self._names, self._tensors, strict=True)
+        return [(name, tensor) for name, ref in pairs if (tensor := ref()) is not None]
+
     def covers(self, identity: int) -> bool:
         """Tell whether the tensor of this identity is one of them."""
         return any(id(tensor) == identity for tensor in self.values())
@@ -84,13 +89,8 @@ class LooseTensors:
 
     def record(self) -> dict[str, Any]:
         """Return what another rank has to know to be in step with this one."""
-        named = [
-            (name, tensor)
-            for name, ref in zip(self._names, self._tensors, strict=True)
-            if (tensor := ref()) is not None
-        ]
         return {
-            "named": named,
+            "named": self.named_values(),
             "reduces": self.reduces,
             "asked": self.asked,
             "met_in": self._met_in,

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ddp_magic.core.cell import CELL_FOLDER
 from ddp_magic.errors import DdpMagicError
+from ddp_magic.rank.asked import AskedThread
 from ddp_magic.rank.frames import is_library
 from ddp_magic.rank.script import run_program
 from ddp_magic.rank.where import main_place
@@ -161,6 +163,8 @@ class RankKernel(IPythonParallelKernel):
         Whether one has come to the user's code that was run last.
     awaited
         The task of a cell with ``await``, while that runs.
+    asked
+        Answers the notebook's questions while a cell runs.
     """
 
     life: CellLife
@@ -168,6 +172,7 @@ class RankKernel(IPythonParallelKernel):
     interrupt_waits: bool
     stopped: bool
     awaited: asyncio.Future[Any] | None
+    asked: AskedThread
 
     @classmethod
     def adopt(cls, kernel: IPythonParallelKernel, life: CellLife) -> RankKernel:
@@ -197,6 +202,8 @@ class RankKernel(IPythonParallelKernel):
         kernel.awaited = None
         kernel.control_handlers["where_request"] = kernel.where_request
         kernel.control_handlers["free_request"] = kernel.free_request
+        kernel.control_handlers["invoke_request"] = kernel.invoke_request
+        kernel.asked = AskedThread()
         return kernel
 
     def where_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
@@ -211,6 +218,17 @@ class RankKernel(IPythonParallelKernel):
         """End, on the control thread, what the main thread waits for."""
         self.life.free()
         self.session.send(stream, "free_reply", {}, parent=parent, ident=ident)
+
+    def invoke_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Call a function on a thread of its own: it may take its time, this one must not."""
+        loop = self.control_thread.io_loop
+        target, payload = parent["content"]["target"], bytes(parent["buffers"][0])
+
+        def reply(answer: bytes) -> None:
+            send = partial(self.session.send, stream, "invoke_reply", {}, parent=parent)
+            loop.add_callback(send, ident=ident, buffers=[answer])
+
+        self.asked.put(target, payload, reply)
 
     @property
     def _supports_kernel_subshells(self) -> bool:

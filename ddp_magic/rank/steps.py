@@ -51,6 +51,10 @@ class Steps:
         """Whether there is any."""
         return bool(self._entries)
 
+    def optimizers(self) -> list[tuple[Optimizer, list[Synced]]]:
+        """Return the optimizers in the order in which they came, with what each of them steps."""
+        return [(one, [w.synced for w in entry.watches]) for one, entry in self._entries.items()]
+
     def enter(
         self, optimizer: Optimizer, frame: FrameType | None, *, steps: bool = False
     ) -> list[Synced]:

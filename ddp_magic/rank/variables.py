@@ -76,7 +76,7 @@ def variables(hidden: Mapping[str, Any]) -> dict[str, Any]:
     """
     return {
         name: value
-        for name, value in namespace().items()
+        for name, value in namespace().copy().items()  # a cell may run meanwhile
         if hidden.get(name, namespace) is not value and not _OF_IPYTHON.fullmatch(name)
     }
 

@@ -96,6 +96,13 @@ def test_a_bad_cell_line_says_what_is_allowed(line: str, message: str) -> None:
         ),
         ("restart --seed 0", Command("restart", StartOptions(seed=0))),
         ("status", Command("status")),
+        ("vars", Command("vars")),
+        ("vars loss* -r 0-1", Command("vars", names=("loss*",), ranks=(0, 1))),
+        ("diff state['a b'][0]", Command("diff", names=("state['a b'][0]",))),
+        ("pull -r 1 x y --as z", Command("pull", names=("x", "y"), ranks=(1,), as_name="z")),
+        ("where -r 0", Command("where", ranks=(0,))),
+        ("debug 1", Command("debug", names=("1",))),
+        ("push -h", Command("help", topic="push")),
     ],
 )
 def test_reads_a_command(line: str, command: Command) -> None:
@@ -107,7 +114,8 @@ def test_reads_a_command(line: str, command: Command) -> None:
     [
         (
             "strat",
-            "%ddp strat: not one of start, stop, restart, heal, run, interrupt, status or help\n"
+            "%ddp strat: not one of start, stop, restart, heal, run, interrupt, status, vars, diff,"
+            " where, debug, pull, push or help\n"
             "did you mean st",
         ),
         ("start --sed 1", "%ddp start has no option --sed\ndid you mean --seed?"),
@@ -115,6 +123,11 @@ def test_reads_a_command(line: str, command: Command) -> None:
         ("start --seed 4294967296", "--seed 4294967296: not a whole number from 0 to 4294967295"),
         ("stop -n 2", "%ddp stop has no option -n"),
         ("help me", "%ddp me: not one of"),
+        ("diff", "%ddp diff: the name is missing\nwrite %ddp diff NAME"),
+        ("diff a b", "%ddp diff: b is too much"),
+        ("pull -r", "-r/--ranks: the value is missing"),
+        ("vars --as x", "%ddp vars has no option --as"),
+        ("where x", "%ddp where: x is not an option"),
     ],
 )
 def test_a_bad_command_says_what_is_allowed(line: str, message: str) -> None:

@@ -1,0 +1,42 @@
+"""`%ddp vars`, `%ddp diff` and `%%ddp --check` in a real kernel."""
+
+from __future__ import annotations
+
+from tests.notebook.conftest import Notebook
+
+
+def test_vars(notebook: Notebook) -> None:
+    notebook.run("%%ddp\nsame = 3\nown = rank")
+    shown = notebook.run("%ddp vars")
+    (plain,), (html,) = shown.data("text/plain"), shown.data("text/html")
+    assert "2 variables on ranks 0-1, 1 differs" in plain
+    assert "value 0 / 1" in html
+    assert "own" not in notebook.run("%ddp vars sa*").data("text/plain")[0]
+    assert "differs" not in notebook.run("%ddp vars own -r 1").data("text/plain")[0]
+    used = notebook.run("table = get_ipython().run_line_magic('ddp', 'vars')\nprint(len(table.df))")
+    assert used.text() == "4\n"
+    failed = notebook.run("%ddp vars sane")
+    assert failed.error["ename"] == "UsageError"
+    assert "did you mean same?" in "\n".join(failed.error["traceback"])
+
+
+def test_diff(notebook: Notebook) -> None:
+    notebook.run("%%ddp\nimport torch\nheld = {'w': torch.zeros(2)}\nheld['w'][1] = rank")
+    shown = notebook.run("%ddp diff held['w']")
+    assert "largest difference 1" in shown.data("text/plain")[0]
+    assert "rank 0 / rank 1" in shown.data("text/html")[0]
+    asked = notebook.run("print(bool(get_ipython().run_line_magic('ddp', 'diff held')))")
+    assert asked.text() == "False\n"
+
+
+def test_check(notebook: Notebook) -> None:
+    train = (
+        "import torch\nmodel = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "model(torch.ones(1, 2)).sum().backward()\noptimizer.step()"
+    )
+    trained = notebook.run(f"%%ddp --check\n{train}")
+    assert any("--check: model (Linear)" in line for line in trained.data("text/plain"))
+    failed = notebook.run("%%ddp --check\nmodel.bias.data += rank")
+    assert failed.error["ename"] == "ParityError"
+    assert "bias is not the same on all ranks: rank 0 / rank 1" in failed.error["evalue"]
