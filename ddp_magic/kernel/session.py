@@ -16,6 +16,7 @@ from typing import Any
 
 from ddp_magic.core.failures import FailureStory, way_back
 from ddp_magic.core.lifecycle import Event, Lifecycle
+from ddp_magic.core.names import VariablePath, parse_path
 from ddp_magic.core.options import CellOptions, Program, StartOptions, module_names
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
@@ -32,6 +33,7 @@ from ddp_magic.kernel.interrupts import uninterrupted
 from ddp_magic.kernel.progress import Progress
 from ddp_magic.kernel.source import check_program, check_syntax
 from ddp_magic.kernel.textview import TextView
+from ddp_magic.kernel.transfer import Transfer
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
 
 _TIMEOUT_GRACE_S = 5.0  # how long a cell whose time is over has to end
@@ -439,36 +441,67 @@ class Session:
     # ---- variables
 
     def pull(self, name: str, ranks: int | Iterable[int] | None = None) -> Any:
-        """Return a variable's value on the ranks.
+        """Return a variable's value on the ranks, also while they run a cell.
 
         Parameters
         ----------
         name
-            A variable's name.
+            A variable's name, and attributes and indices below it: ``model.fc.weight``.
         ranks
             One rank: its value is returned. Several, or all by default: a list in rank order.
 
         Returns
         -------
         Any
-            Tensors come as NumPy arrays.
+            Tensors come as NumPy arrays, those of a dtype that NumPy lacks as float32.
 
         Raises
         ------
         UsageError
             A rank has no such variable, or its value cannot travel.
+        StateError
+            A rank has died or did not answer.
         """
-        self._await_last_run()
-        wanted = (ranks,) if isinstance(ranks, int) else ranks
-        values = self._ranks().call("ddp_magic.rank.transfer:pull", {"name": name}, wanted)
-        return values[0] if isinstance(ranks, int) else values
+        (values,) = self.pull_all({name: parse_path(name)}, ranks).values()
+        return values
 
-    def push(self, variables: Mapping[str, Any], ranks: int | Iterable[int] | None = None) -> None:
-        """Set variables on the ranks (all by default) to what they are here."""
-        self._await_last_run()
-        wanted = (ranks,) if isinstance(ranks, int) else ranks
-        payload = {"variables": dict(variables)}
-        self._ranks().call("ddp_magic.rank.transfer:push", payload, wanted)
+    def pull_all(
+        self,
+        paths: Mapping[str, VariablePath],
+        ranks: int | Iterable[int] | None = None,
+        tell: Callable[[str], None] = print,
+    ) -> dict[str, Any]:
+        """Return several variables' values, by the names given to them; see `pull`.
+
+        Parameters
+        ----------
+        tell
+            Is given a line if memory cannot be shared, and messages take longer.
+        """
+        values = self._transfer(ranks, tell).pull(paths)
+        return {n: one[0] for n, one in values.items()} if isinstance(ranks, int) else values
+
+    def push(
+        self,
+        variables: Mapping[str, Any],
+        ranks: int | Iterable[int] | None = None,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        """Set variables on the ranks (all by default) to what they are here, also during a cell.
+
+        Each rank has its own: memory is shared only until one side writes to it.
+
+        Raises
+        ------
+        UsageError
+            A value cannot travel, or cannot be made on a rank; nothing was set on any.
+        StateError
+            A rank has died or did not answer.
+        """
+        self._transfer(ranks, tell).push(variables)
+
+    def _transfer(self, ranks: int | Iterable[int] | None, tell: Callable[[str], None]) -> Transfer:
+        return Transfer(self._ranks(), (ranks,) if isinstance(ranks, int) else ranks, tell)
 
     def __enter__(self) -> Session:
         self.start()
