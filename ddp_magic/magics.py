@@ -13,6 +13,7 @@ from ddp_magic.core.cell import split_cell
 from ddp_magic.core.options import Command, help_text, parse_cell_line, parse_command
 from ddp_magic.core.pulled import chosen_names, pulled_line, pushed_line, variables_to_push
 from ddp_magic.errors import CellError, CellSyntaxError, UsageError
+from ddp_magic.kernel.completion import CellHelp
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -47,6 +48,7 @@ class DdpMagics(Magics):
         self._server: ForkServer | None = None
         self._session_lock = threading.Lock()
         self._warming: threading.Thread | None = None
+        self.cell_help = CellHelp(shell, lambda: self._session)
 
     @property
     def session(self) -> Session:

@@ -14,6 +14,7 @@ from ddp_magic.core.parcel import NotForTravel, Parcel, Pickler, make_tensor
 from ddp_magic.errors import UsageError
 
 _TORCH = "torch"
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
 class NotebookPickler(Pickler):
@@ -27,6 +28,11 @@ class NotebookPickler(Pickler):
         if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
             return _reduced_tensor(torch, value)
         return NotImplemented
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether a value can be made on any rank: a number, a string, an array of numbers."""
+    return type(value) in _PLAIN or (type(value) is np.ndarray and not value.dtype.hasobject)
 
 
 def open_parcel(name: str, parcel: Parcel) -> Any:

@@ -23,7 +23,14 @@ from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.core.ranks import named
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.view import View
-from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError, UsageError
+from ddp_magic.errors import (
+    CellInterrupted,
+    CellTimeout,
+    DdpMagicError,
+    Interrupted,
+    StateError,
+    UsageError,
+)
 from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import METADATA_KEY, CellRun
 from ddp_magic.kernel.cluster import Cluster, Events, local_cluster
@@ -499,6 +506,21 @@ class Session:
             A rank has died or did not answer.
         """
         self._transfer(ranks, tell).push(variables)
+
+    def ask_one(self, target: str, payload: dict[str, Any], patience_s: float) -> Any:
+        """Call a function on the lowest rank that lives, also while a cell runs there.
+
+        Returns
+        -------
+        Any
+            What it returned; None if there is no rank, it does not answer in time, or it raised.
+        """
+        world = self._world
+        alive = [r for r in world.engines if r not in world.dead] if world is not None else []
+        if world is None or not alive or self._losses.lost or os.getpid() != self._process:
+            return None
+        told = world.ask(target, payload, alive[:1], patience_s)[alive[0]]
+        return None if isinstance(told, DdpMagicError) else told
 
     def _transfer(self, ranks: int | Iterable[int] | None, tell: Callable[[str], None]) -> Transfer:
         return Transfer(self._ranks(), (ranks,) if isinstance(ranks, int) else ranks, tell)

@@ -14,7 +14,7 @@ from ddp_magic.core.pulled import missing_cause
 from ddp_magic.core.ranks import named
 from ddp_magic.errors import DdpMagicError, StateError, UsageError
 from ddp_magic.kernel.machine import free_bytes
-from ddp_magic.kernel.pickling import NotebookPickler, open_parcel
+from ddp_magic.kernel.pickling import NotebookPickler, is_plain, open_parcel
 from ddp_magic.kernel.sharedmemory import SharedMemory
 from ddp_magic.kernel.world import World
 
@@ -52,7 +52,7 @@ class Transfer:
         self.ranks = tuple(world.targets(ranks))
         self._tell = tell
         self._patience_s = patience_s
-        self._payload = {"ticket": secrets.token_hex(8), "patience_s": patience_s}
+        self._payload: dict[str, Any] = {"ticket": secrets.token_hex(8), "patience_s": patience_s}
 
     def pull(self, paths: Mapping[str, VariablePath]) -> dict[str, list[Any]]:
         """Return each variable's value on each rank, in rank order.
@@ -85,12 +85,14 @@ class Transfer:
         """
         parcel = pack(dict(variables), NotebookPickler)
         self._check_room(parcel.nbytes, 1, list(variables))
+        self._payload["at_once"] = at_once = all(map(is_plain, variables.values()))
         try:
             if parcel.nbytes <= _INLINE_BYTES:
                 self._send(parcel, self.ranks)
             else:
                 self._share(parcel)
-            self._ask("set_received", {}, self.ranks)
+            if not at_once:
+                self._ask("set_received", {}, self.ranks)
         except BaseException:
             self._forget()
             raise

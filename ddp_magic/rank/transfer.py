@@ -10,7 +10,6 @@ import builtins
 import collections
 import difflib
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import FileIO
@@ -20,6 +19,7 @@ from ddp_magic.core.mapping import mapped
 from ddp_magic.core.names import VariablePath
 from ddp_magic.core.parcel import Parcel, pack, write
 from ddp_magic.errors import UsageError
+from ddp_magic.rank.intime import TooLong, in_time
 from ddp_magic.rank.lookup import Missing, find
 from ddp_magic.rank.shell import this_shell
 from ddp_magic.rank.tensorpickle import RankPickler
@@ -94,7 +94,7 @@ def receive(payload: dict[str, Any]) -> dict[str, Any]:
     ----------
     payload
         ``parts`` of a parcel; or the ``address`` of memory and the ``spans`` in it; ``ticket`` and
-        ``patience_s`` as above.
+        ``patience_s`` as above; ``at_once``: to set them as well.
 
     Returns
     -------
@@ -111,6 +111,8 @@ def receive(payload: dict[str, Any]) -> dict[str, Any]:
             return {"unshared": str(error)}
         parcel = Parcel.within(memory, payload["spans"])
     _keep(payload["ticket"], _in_time(lambda: _opened_parcel(parcel), payload, "made"))
+    if payload["at_once"]:
+        set_received(payload)
     return {}
 
 
@@ -143,27 +145,13 @@ def _keep(ticket: str, what: Any) -> None:
 
 
 def _in_time(function: Callable[[], Any], payload: dict[str, Any], done: str) -> Any:
-    """Call what may run the user's code, and wait for it, but not for ever."""
-    told: list[Any] = []
-
-    def call() -> None:
-        try:
-            told.append((True, function()))
-        except Exception as error:  # raised by whoever waits
-            told.append((False, error))
-
-    thread = threading.Thread(target=call, name="ddp-transfer", daemon=True)
-    thread.start()
-    thread.join(payload["patience_s"])
-    if not told:
+    try:
+        return in_time(payload["patience_s"], function)
+    except TooLong:
         raise UsageError(
             f"not {done} within {payload['patience_s']:g} s: a __reduce__ or __setstate__ of its"
             " own may wait for something"
-        )
-    good, result = told[0]
-    if not good:
-        raise result
-    return result
+        ) from None
 
 
 @contextmanager
