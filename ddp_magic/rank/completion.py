@@ -10,16 +10,12 @@ import builtins
 import collections
 import re
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
-from IPython.core.completer import (
-    IPCompleter,
-    not_found,
-    provisionalcompleter,
-    rectify_completions,
-)
+from IPython.core.completer import IPCompleter, provisionalcompleter, rectify_completions
 from IPython.core.oinspect import Inspector, OInfo
 from IPython.utils.tokenutil import token_at_cursor
 
@@ -34,6 +30,8 @@ _MOST_MATCHES = 500
 _MOST_SHOWN = 1000  # elements of a tensor or array that is shown
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.device, torch.dtype, torch.Size)
 _CALLEE = re.compile(r"([\w.\[\]'\"]+)\s*\([^()]*$")
+# IPython 8 calls it otherwise.
+_STYLE = "theme_name" if "theme_name" in signature(Inspector).parameters else "scheme"
 _NEVER = 2  # a detail level that is not asked for
 
 
@@ -53,11 +51,11 @@ class RankCompleter(IPCompleter):
     def python_func_kw_matches(self, text: str) -> list[str]:
         """Return the parameters of the function that is being called."""
         callee = _CALLEE.search(self.text_until_cursor)
-        try:
-            function = find(parse_path(callee[1]), _names()) if callee else not_found
-        except UsageError:
+        if callee is None or "." in text:
             return []
-        if function is not_found or "." in text:
+        try:
+            function = find(parse_path(callee[1]), _names())
+        except UsageError:
             return []
         names = self._default_arguments(function)
         return sorted(f"{name}=" for name in names if name.startswith(text))
@@ -122,7 +120,7 @@ def _explained(name: str, how: dict[str, Any]) -> dict[str, str] | None:
     if info is None:
         return None
     inspector = Inspector(
-        theme_name=shell.colors,
+        **{_STYLE: shell.colors},
         str_detail_level=0 if _is_short(info.obj) else _NEVER,
         parent=shell,
     )
