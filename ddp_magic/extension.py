@@ -16,6 +16,7 @@ def load(shell: InteractiveShell) -> None:
     """Give ``shell`` its ``%ddp`` and ``%%ddp``, and begin what the first cell will need."""
     magics = DdpMagics(shell)
     shell.register_magics(magics)
+    magics.cell_help.install()
     magics.warm()
 
 
@@ -26,4 +27,5 @@ def unload(shell: InteractiveShell) -> None:
     for kind in ("line", "cell"):
         manager.magics[kind].pop(_NAME, None)
     if magics is not None:
+        magics.cell_help.uninstall()
         magics.close()

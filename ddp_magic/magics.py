@@ -11,7 +11,9 @@ from traitlets import Bool, List, Undefined, Unicode, observe
 
 from ddp_magic.core.cell import split_cell
 from ddp_magic.core.options import Command, help_text, parse_cell_line, parse_command
+from ddp_magic.core.pulled import chosen_names, pulled_line, pushed_line, variables_to_push
 from ddp_magic.errors import CellError, CellSyntaxError, UsageError
+from ddp_magic.kernel.completion import CellHelp
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -47,6 +49,7 @@ class DdpMagics(Magics):
         self._server: ForkServer | None = None
         self._session_lock = threading.Lock()
         self._warming: threading.Thread | None = None
+        self.cell_help = CellHelp(shell, lambda: self._session)
 
     @property
     def session(self) -> Session:
@@ -168,6 +171,17 @@ class DdpMagics(Magics):
             )
         except SyntaxError as error:
             raise CellSyntaxError(error, f"File {error.filename}") from None
+
+    def _pull(self, command: Command) -> None:
+        paths, ranks = chosen_names(command.names, command.as_name), command.ranks
+        only = ranks[0] if ranks and len(ranks) == 1 else None
+        self.shell.push(self.session.pull_all(paths, ranks if only is None else only))
+        print(pulled_line(paths, ranks or range(self.session.world_size)))
+
+    def _push(self, command: Command) -> None:
+        variables = variables_to_push(command.names, self.shell.user_ns)
+        self.session.push(variables, command.ranks)
+        print(pushed_line(variables, command.ranks or range(self.session.world_size)))
 
     def _status(self, _: Command) -> StatusTable:
         from ddp_magic.ui.status import StatusTable

@@ -17,6 +17,7 @@ from typing import Any
 from ddp_magic.core.difference import Difference
 from ddp_magic.core.failures import FailureStory, way_back
 from ddp_magic.core.lifecycle import Event, Lifecycle
+from ddp_magic.core.names import VariablePath, parse_path
 from ddp_magic.core.options import CellOptions, Program, StartOptions, module_names
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
@@ -24,7 +25,14 @@ from ddp_magic.core.ranks import check_ranks, named
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.vartable import Variables
 from ddp_magic.core.view import View
-from ddp_magic.errors import CellInterrupted, CellTimeout, Interrupted, StateError, UsageError
+from ddp_magic.errors import (
+    CellInterrupted,
+    CellTimeout,
+    DdpMagicError,
+    Interrupted,
+    StateError,
+    UsageError,
+)
 from ddp_magic.kernel import inspection
 from ddp_magic.kernel.background import BackgroundCell
 from ddp_magic.kernel.cellrun import METADATA_KEY, CellRun
@@ -36,6 +44,7 @@ from ddp_magic.kernel.progress import Progress
 from ddp_magic.kernel.rankview import RankView
 from ddp_magic.kernel.source import check_program, check_syntax
 from ddp_magic.kernel.textview import TextView
+from ddp_magic.kernel.transfer import Transfer
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
 
 _TIMEOUT_GRACE_S = 5.0  # how long a cell whose time is over has to end
@@ -445,36 +454,82 @@ class Session:
     # ---- variables
 
     def pull(self, name: str, ranks: int | Iterable[int] | None = None) -> Any:
-        """Return a variable's value on the ranks.
+        """Return a variable's value on the ranks, also while they run a cell.
 
         Parameters
         ----------
         name
-            A variable's name.
+            A variable's name, and attributes and indices below it: ``model.fc.weight``.
         ranks
             One rank: its value is returned. Several, or all by default: a list in rank order.
 
         Returns
         -------
         Any
-            Tensors come as NumPy arrays.
+            Tensors come as NumPy arrays, those of a dtype that NumPy lacks as float32.
 
         Raises
         ------
         UsageError
             A rank has no such variable, or its value cannot travel.
+        StateError
+            A rank has died or did not answer.
         """
-        self._await_last_run()
-        wanted = (ranks,) if isinstance(ranks, int) else ranks
-        values = self._ranks().call("ddp_magic.rank.transfer:pull", {"name": name}, wanted)
-        return values[0] if isinstance(ranks, int) else values
+        (values,) = self.pull_all({name: parse_path(name)}, ranks).values()
+        return values
 
-    def push(self, variables: Mapping[str, Any], ranks: int | Iterable[int] | None = None) -> None:
-        """Set variables on the ranks (all by default) to what they are here."""
-        self._await_last_run()
-        wanted = (ranks,) if isinstance(ranks, int) else ranks
-        payload = {"variables": dict(variables)}
-        self._ranks().call("ddp_magic.rank.transfer:push", payload, wanted)
+    def pull_all(
+        self,
+        paths: Mapping[str, VariablePath],
+        ranks: int | Iterable[int] | None = None,
+        tell: Callable[[str], None] = print,
+    ) -> dict[str, Any]:
+        """Return several variables' values, by the names given to them; see `pull`.
+
+        Parameters
+        ----------
+        tell
+            Is given a line if memory cannot be shared, and messages take longer.
+        """
+        values = self._transfer(ranks, tell).pull(paths)
+        return {n: one[0] for n, one in values.items()} if isinstance(ranks, int) else values
+
+    def push(
+        self,
+        variables: Mapping[str, Any],
+        ranks: int | Iterable[int] | None = None,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        """Set variables on the ranks (all by default) to what they are here, also during a cell.
+
+        Each rank has its own: memory is shared only until one side writes to it.
+
+        Raises
+        ------
+        UsageError
+            A value cannot travel, or cannot be made on a rank; nothing was set on any.
+        StateError
+            A rank has died or did not answer.
+        """
+        self._transfer(ranks, tell).push(variables)
+
+    def ask_one(self, target: str, payload: dict[str, Any], patience_s: float) -> Any:
+        """Call a function on the lowest rank that lives, also while a cell runs there.
+
+        Returns
+        -------
+        Any
+            What it returned; None if there is no rank, it does not answer in time, or it raised.
+        """
+        world = self._world
+        alive = [r for r in world.engines if r not in world.dead] if world is not None else []
+        if world is None or not alive or self._losses.lost or os.getpid() != self._process:
+            return None
+        told = world.ask(target, payload, alive[:1], patience_s)[alive[0]]
+        return None if isinstance(told, DdpMagicError) else told
+
+    def _transfer(self, ranks: int | Iterable[int] | None, tell: Callable[[str], None]) -> Transfer:
+        return Transfer(self._ranks(), (ranks,) if isinstance(ranks, int) else ranks, tell)
 
     def vars(self, pattern: str = "", ranks: Iterable[int] | None = None) -> Variables:
         """Return what variables the ranks have, those that differ first; also as a cell runs.

@@ -357,9 +357,15 @@ class World:
             answer.
         """
         wanted = tuple(self.engines) if ranks is None else check_ranks(ranks, self.size)
+        return self.ask_each(target, dict.fromkeys(sorted(wanted), payload), timeout_s)
+
+    def ask_each(
+        self, target: str, payloads: Mapping[int, dict[str, Any]], timeout_s: float
+    ) -> dict[int, Any]:
+        """Call a function on ranks as `ask` does, each with a payload of its own."""
         told: dict[int, Any] = {}
         futures: dict[int, Future[Any]] = {}
-        for rank in sorted(wanted):
+        for rank, payload in payloads.items():
             with suppress(KeyError):  # its engine has just gone
                 if rank not in self.dead:
                     futures[rank] = self.client.ask(self.engines[rank], target, payload)
@@ -368,7 +374,7 @@ class World:
             time.monotonic() < until_s
         ):
             concurrent.futures.wait(left, timeout=_POLL_S)
-        for rank in sorted(wanted):
+        for rank in payloads:
             told[rank] = self._answer(rank, futures.get(rank), timeout_s)
         return told
 

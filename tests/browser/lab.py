@@ -174,6 +174,11 @@ class NotebookPage:
     def _start(self, command: str) -> None:
         self.page.evaluate("c => { window.jupyterapp.commands.execute(c) }", command)
 
+    def edit_end(self, index: int) -> None:
+        """Put the cursor at the end of a cell's code."""
+        self.page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".cm-content").click()
+        self.page.keyboard.press("Control+End")
+
     def wait_until_run(self, index: int, timeout_s: float = DEADLINE_S) -> None:
         """Wait until a cell that was started has ended."""
         cell = self._cell(index)

@@ -32,14 +32,6 @@ def test_tensors_come_as_arrays(session: Session, run: Run) -> None:
     assert pulled["a"][1].tolist() == [1.0]
 
 
-def test_pull_names_what_is_missing_or_cannot_travel(session: Session, run: Run) -> None:
-    with pytest.raises(UsageError, match="Rank 0: there is no variable 'nowhere'"):
-        session.pull("nowhere")
-    run("fn = lambda: 0")
-    with pytest.raises(UsageError, match="'fn', a function, cannot travel"):
-        session.pull("fn")
-
-
 def test_the_world_is_seen_but_is_no_global(session: Session, run: Run) -> None:
     run(
         "seen = (rank, world_size, local_rank, str(device))\n"

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
@@ -39,6 +39,14 @@ class CellOutput:
     def error(self) -> Message:
         """The error's content."""
         return next(o["content"] for o in self.outputs if o["msg_type"] == "error")
+
+
+class Completions(NamedTuple):
+    """What Tab offers, and what it stands for."""
+
+    matches: list[str]
+    start: int
+    end: int
 
 
 class Notebook:
@@ -80,6 +88,17 @@ class Notebook:
         )
         output.status = reply["content"]["status"]
         return output
+
+    def complete(self, code: str) -> Completions:
+        """Press Tab at the end of some code."""
+        reply = self._client.complete(code, len(code), reply=True, timeout=_DEADLINE_S)
+        content = reply["content"]
+        return Completions(content["matches"], content["cursor_start"], content["cursor_end"])
+
+    def inspect(self, code: str, detail_level: int = 0) -> str:
+        """Press Shift-Tab at the end of some code; return what is shown."""
+        reply = self._client.inspect(code, len(code), detail_level, reply=True, timeout=_DEADLINE_S)
+        return str(reply["content"]["data"].get("text/plain", ""))
 
     def interrupt(self) -> None:
         """Press Stop; may be called on any thread, for which the manager would make a loop."""
