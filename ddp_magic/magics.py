@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ddp_magic.kernel.forks import ForkServer
     from ddp_magic.kernel.session import Session
     from ddp_magic.ui.cellview import NotebookView
+    from ddp_magic.ui.stacks import StacksView
     from ddp_magic.ui.status import StatusTable
 
 
@@ -172,6 +173,11 @@ class DdpMagics(Magics):
         from ddp_magic.ui.status import StatusTable
 
         return StatusTable(self.session.status())
+
+    def _where(self, command: Command) -> StacksView:
+        from ddp_magic.ui.stacks import StacksView
+
+        return StacksView(self.session.where(command.ranks))
 
     def _help(self, command: Command) -> None:
         print(help_text(command.topic))
