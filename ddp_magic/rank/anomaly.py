@@ -10,7 +10,8 @@ What a `GradScaler` has scaled up may overflow: the scaler skips that step and s
 cell that uses one, losses are looked at before they are scaled, and gradients are left to the
 scaler until it does not scale up any more.
 
-Each look waits for the device. Nothing is hooked or replaced outside such a cell.
+Each look waits for the device, and what was compiled runs as if it were not. Nothing is hooked or
+replaced outside such a cell.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import ast
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -30,23 +31,21 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
 
-from ddp_magic.core.anomaly import Census, told_inputs
+from ddp_magic.core.anomaly import Census
 from ddp_magic.core.lossname import DEFAULT, of_call, of_expression
 from ddp_magic.errors import AnomalyError
+from ddp_magic.rank.culprit import Finding, culprit, of_module
 from ddp_magic.rank.finite import are_finite, census, floating, tensors_in
 from ddp_magic.rank.frames import library_user
 from ddp_magic.rank.graph import leaves
-from ddp_magic.rank.modulecalls import ModuleCall, Names, line, module_calls
+from ddp_magic.rank.modulecalls import Names, line, module_calls
 from ddp_magic.rank.patching import Patches
 
 Models = Callable[[], Iterable[tuple[str, nn.Module]]]
 
-_CLEAN = "clean the data, or leave such batches out"
 _SMALLER = "lower the learning rate, or clip the gradients"
 _OPERATION = "torch.autograd.set_detect_anomaly(True) in the cell names the operation"
-_HALF = "float16 ends at 65,504: use bfloat16, or float32 for this module"
 
 
 class AnomalyDetector:
@@ -60,26 +59,27 @@ class AnomalyDetector:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._patches = Patches()
-        self._handles: list[RemovableHandle] = []
+        self._cell = ExitStack()
         self._forget()
 
     def begin_cell(self) -> None:
         """Look at all that is computed from now on."""
         self._forget()
-        self._patches.replace(torch.autograd, "backward", self._patched_backward)
-        self._patches.replace(torch.amp.GradScaler, "scale", self._patched_scale)
-        self._handles = [
+        # Within what is compiled nothing can be looked at, and hooks would break its graph.
+        self._cell.enter_context(torch.compiler.set_stance("force_eager"))
+        patches = Patches()
+        self._cell.callback(patches.undo)
+        patches.replace(torch.autograd, "backward", self._patched_backward)
+        patches.replace(torch.amp.GradScaler, "scale", self._patched_scale)
+        for handle in (
             register_module_forward_hook(self._after_forward, with_kwargs=True),
             register_optimizer_step_post_hook(self._after_step),
-        ]
+        ):
+            self._cell.callback(handle.remove)
 
     def end_cell(self) -> None:
         """Take off whatever was put on."""
-        self._patches.undo()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._cell.close()
         self._forget()
 
     def _forget(self) -> None:
@@ -101,59 +101,11 @@ class AnomalyDetector:
         for tensor in floating(output):
             found = census(tensor)
             if found.nan:
-                raise self._output_error(found, list(module_calls(frame)))
+                calls = list(module_calls(frame))
+                names = self._names(calls[-1].frame.f_back)
+                raise self._error(culprit(found, calls, names, self._at))
             if found.infinite:
                 self._note_infinite(module, (args, kwargs), found, frame)
-
-    def _output_error(self, found: Census, calls: list[ModuleCall]) -> AnomalyError:
-        """Say where a NaN comes from, given the calls of modules around it, innermost first."""
-        names = self._names(calls[-1].frame.f_back)
-        inner = None  # the outermost call so far that was given a NaN
-        for call in calls:
-            inputs = list(map(census, floating(call.inputs)))
-            if any(one.nan for one in inputs):
-                inner = call
-            elif inner is None:
-                return self._of_module(call, found, inputs, names)
-            else:
-                return self._of_code_between(call, inner, names)
-        assert inner is not None
-        return self._of_data(inner, names)
-
-    def _of_module(
-        self, call: ModuleCall, found: Census, inputs: list[Census], names: Names
-    ) -> AnomalyError:
-        name = names.module(call.module)
-        context = [f"its input: {one.span}" for one in inputs]
-        for path, parameter in call.module.named_parameters():
-            if not are_finite([parameter]):
-                context.insert(0, f"its parameter {path} has {census(parameter).counts}")
-                break
-        at = self._at(call.frame)
-        return self._error(
-            f"the output of {name} has {found.counts} ({at}); {told_inputs(inputs)}",
-            context,
-            fix=_HALF if found.infinite and found.dtype == "float16" else "",
-        )
-
-    def _of_code_between(self, outer: ModuleCall, inner: ModuleCall, names: Names) -> AnomalyError:
-        name, within = names.module(inner.module), names.module(outer.module)
-        bad = self._bad(inner.inputs)
-        return self._error(
-            f"what {within} gives to {name} has {bad.counts} ({self._at(inner.frame)}); "
-            "its own input and the outputs of its modules had no NaN",
-            [f"it is {bad.span}"],
-        )
-
-    def _of_data(self, call: ModuleCall, names: Names) -> AnomalyError:
-        which, bad = next(_bad_arguments(call))
-        where = ", ".join(filter(None, [bad.batch_indices, self._at(call.frame)]))
-        name = names.module(call.module)
-        return self._error(
-            f"the input of {name} ({which}) has {bad.counts} ({where})",
-            [f"it is {bad.span}"],
-            fix=_CLEAN,
-        )
 
     def _note_infinite(
         self, module: nn.Module, inputs: Any, found: Census, frame: FrameType
@@ -166,7 +118,7 @@ class AnomalyDetector:
         is_layer = type(module).__module__.startswith("torch.nn.modules.")
         if is_layer and module._parameters:
             names = self._names(calls[-1].frame.f_back)
-            raise self._of_module(calls[0], found, given, names)
+            raise self._error(of_module(calls[0], found, given, names, self._at))
         if not self._infinite:
             name = self._names(calls[-1].frame.f_back).module(module)
             self._infinite = (
@@ -208,10 +160,8 @@ class AnomalyDetector:
         if not found.nan and self._is_scaled_up() and not before_scaling:
             return
         is_what = f"is {value.item():g}" if found.total == 1 else f"has {found.counts}"
-        raise self._error(
-            f"{_loss_name(frame)} {is_what} ({self._at(frame)}), computed from outputs of modules "
-            "that had no NaN"
-        )
+        cause = f"{_loss_name(frame)} {is_what} ({self._at(frame)})"
+        raise self._error(Finding(f"{cause}, computed from outputs of modules that had no NaN"))
 
     @contextmanager
     def _watched(self, roots: list[Tensor], frame: FrameType) -> Iterator[None]:
@@ -233,12 +183,10 @@ class AnomalyDetector:
                 return
             frame, found = self._backward_from, census(gradient)
             name = self._names(frame).parameter(parameter)
-            raise self._error(
-                f"the gradient of {name} has {found.counts} ({self._at(frame)}); "
-                "the loss was finite",
-                [f"it is {found.span}"],
-                fix=_OPERATION if found.nan else _SMALLER,
-            )
+            cause = f"the gradient of {name} has {found.counts} ({self._at(frame)})"
+            fix = _OPERATION if found.nan else _SMALLER
+            found_here = Finding(f"{cause}; the loss was finite", [f"it is {found.span}"], fix)
+            raise self._error(found_here)
 
         return check
 
@@ -265,11 +213,8 @@ class AnomalyDetector:
         if "lr" in group:
             context.append(f"the learning rate: {float(group['lr']):g}")
         at = ", ".join(filter(None, [f"step {step}", line(frame)]))
-        return self._error(
-            f"{name} has {census(parameter).counts} after optimizer.step() ({at})",
-            context,
-            fix=_SMALLER,
-        )
+        cause = f"{name} has {census(parameter).counts} after optimizer.step() ({at})"
+        return self._error(Finding(cause, context, _SMALLER))
 
     # --- how it is told
 
@@ -280,22 +225,9 @@ class AnomalyDetector:
         step = max(self._steps.values(), default=0) + 1
         return ", ".join(filter(None, [f"step {step}", line(frame)]))
 
-    def _bad(self, value: Any) -> Census:
-        return next(one for one in map(census, floating(value)) if one.nan or one.infinite)
-
-    def _error(self, cause: str, context: Iterable[str] = (), fix: str = "") -> AnomalyError:
-        lines = [*context, *([self._infinite] if self._infinite else [])]
-        return AnomalyError(f"{cause}.", fix=fix, context="\n".join(lines))
-
-
-def _bad_arguments(call: ModuleCall) -> Iterator[tuple[str, Census]]:
-    """Yield each argument of a call that holds a NaN, and what it holds."""
-    args, kwargs = call.inputs
-    named = [(f"argument {number}", value) for number, value in enumerate(args, 1)]
-    for name, value in [*named, *kwargs.items()]:
-        for tensor in floating(value):
-            if (found := census(tensor)).nan:
-                yield name, found
+    def _error(self, found: Finding) -> AnomalyError:
+        lines = [*found.context, *([self._infinite] if self._infinite else [])]
+        return AnomalyError(f"{found.cause}.", fix=found.fix, context="\n".join(lines))
 
 
 def _loss_name(frame: FrameType | None) -> str:

@@ -84,6 +84,7 @@ class Names:
 
     def module(self, module: nn.Module) -> str:
         """``model.encoder.layers.3 (Linear)``; ``a Linear`` where it has no name."""
+        module = getattr(module, "_orig_mod", module)  # `torch.compile` puts one around it
         kind = type(module).__name__
         paths = [
             _joined(name, path)
@@ -107,7 +108,6 @@ class Names:
 
 
 def _joined(name: str, path: str) -> str:
-    # `torch.compile` puts a module around a model.
     return f"{name}.{path}".replace("._orig_mod", "").rstrip(".")
 
 

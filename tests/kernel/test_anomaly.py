@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ddp_magic import CellError, Session
 from ddp_magic.core.failures import RankFailure
+from ddp_magic.core.options import CellOptions, Program
 from ddp_magic.testing import RecordingView
 
 _MODEL = """
@@ -284,3 +286,36 @@ def test_some_ranks_alone_and_without_wrapping(session: Session) -> None:
                 detect_anomaly=True,
                 **options,
             )
+
+
+def test_a_compiled_model(session: Session) -> None:
+    """It runs as if it were not, so that what is within can be looked at."""
+    code = (
+        "compiled = torch.compile(model, backend='eager', fullgraph=True)\n"
+        "sgd = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for step in range(2):\n"
+        "    x = torch.full((8, 4), float('nan') if step and rank else 1.0)\n"
+        "    compiled(x).sum().backward()\n    sgd.step()\n    sgd.zero_grad()\n"
+    )
+    first = fail(session, code)
+    assert first.rank == 1
+    assert "the input of model (Net) (argument 1) has 32 NaN of 32 values" in first.headline
+    assert "(step 2, line 6)" in first.headline
+    session.run("stance = torch._dynamo.eval_frame._stance.stance", view=RecordingView())
+    assert session.pull("stance") == ["default", "default"]
+
+
+def test_a_script(session: Session, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "def main():\n"
+        "    net = torch.nn.Linear(2, 1)\n"
+        "    net(torch.full((2, 2), float('nan')))\n"
+        "main()\n"
+    )
+    options = CellOptions(detect_anomaly=True)
+    with pytest.raises(CellError) as caught:
+        session.run_program(Program(str(script)), options, view=RecordingView())
+    assert "the input of net (Linear) (argument 1) has 4 NaN of 4 values" in str(caught.value)
+    assert "line 4 of train.py" in str(caught.value)
