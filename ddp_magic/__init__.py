@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ddp_magic.errors import (
+    AnomalyError,
     CellError,
     CellInterrupted,
     CellSyntaxError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ddp_magic.kernel.session import Session
 
 __all__ = [
+    "AnomalyError",
     "CellError",
     "CellInterrupted",
     "CellSyntaxError",

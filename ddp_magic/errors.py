@@ -11,7 +11,8 @@
     ├── CellError         the cell failed on one rank or more
     ├── CellTimeout       the cell ran longer than ``--timeout``
     ├── CollectiveError   not every rank made a collective, or not the same (raised in the ranks)
-    └── ParityError       training could not be kept equal to one process (raised in the ranks)
+    ├── ParityError       training could not be kept equal to one process (raised in the ranks)
+    └── AnomalyError      a value is not finite, with ``--detect-anomaly`` (raised in the ranks)
 
     KeyboardInterrupt
     ├── CellInterrupted   the cell was stopped
@@ -170,6 +171,10 @@ class CollectiveError(DdpMagicError, RuntimeError):
 
 class ParityError(DdpMagicError):
     """Training could not be kept equal to that of one process."""
+
+
+class AnomalyError(DdpMagicError, ArithmeticError):
+    """A NaN or infinite value came up as a cell with ``--detect-anomaly`` trained."""
 
 
 def plain(text: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ddp_magic.kernel.session import Session
     from ddp_magic.ui.cellview import NotebookView
     from ddp_magic.ui.inspection import DifferenceView, VariablesView
+    from ddp_magic.ui.stacks import StacksView
     from ddp_magic.ui.status import StatusTable
 
 
@@ -197,6 +198,11 @@ class DdpMagics(Magics):
         from ddp_magic.ui.inspection import DifferenceView
 
         return DifferenceView.of(self.session.diff(command.names[0], command.ranks))
+
+    def _where(self, command: Command) -> StacksView:
+        from ddp_magic.ui.stacks import StacksView
+
+        return StacksView(self.session.where(command.ranks))
 
     def _help(self, command: Command) -> None:
         print(help_text(command.topic))

@@ -23,6 +23,7 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_errors_are_these() -> None:
     assert _errors == {
+        "AnomalyError",
         "CellError",
         "CellInterrupted",
         "CellSyntaxError",

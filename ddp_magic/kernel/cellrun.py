@@ -56,6 +56,8 @@ class CellRun:
         self._view = view
         self._lead = min(engines)
         self._output = output
+        self.source = source  # magic line included
+        self.name = "a cell"
         self._grouper = self._new_grouper()
         self._every_display = output == "all"
         self._shows_differing = output == "grouped"

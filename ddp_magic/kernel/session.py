@@ -22,6 +22,7 @@ from ddp_magic.core.options import CellOptions, Program, StartOptions, module_na
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.core.ranks import check_ranks, named
+from ddp_magic.core.stacks import Stacks
 from ddp_magic.core.status import SessionStatus
 from ddp_magic.core.vartable import Variables
 from ddp_magic.core.view import View
@@ -43,6 +44,7 @@ from ddp_magic.kernel.interrupts import uninterrupted
 from ddp_magic.kernel.progress import Progress
 from ddp_magic.kernel.rankview import RankView
 from ddp_magic.kernel.source import check_program, check_syntax
+from ddp_magic.kernel.stacks import ask_stacks
 from ddp_magic.kernel.textview import TextView
 from ddp_magic.kernel.transfer import Transfer
 from ddp_magic.kernel.world import Losses, World, plan_topology, start_world
@@ -320,6 +322,18 @@ class Session:
         )
         return SessionStatus(state, world.topology.backend, world.seed, tuple(ranks))
 
+    def where(self, ranks: Iterable[int] | None = None) -> Stacks:
+        """Return where ranks are (by default all), also while they run a cell; on any thread.
+
+        Raises
+        ------
+        UsageError
+            There is no such rank.
+        StateError
+            No rank runs.
+        """
+        return ask_stacks(self._ranks(), ranks, self._run)
+
     # ---- cells
 
     def run(
@@ -382,6 +396,7 @@ class Session:
         self._cell_count += 1
         plan = self._plan(options, tuple(engines), header, execution_count or self._cell_count)
         run = CellRun(world, engines, view, options.output, header + code)
+        run.name = f"In[{plan.execution_count}]"
 
         def start() -> None:
             with uninterrupted(""):  # Stop would leave ranks of which nothing is heard
@@ -744,6 +759,7 @@ class Session:
             header=header,
             resync=resync,
             check=options.check,
+            detect_anomaly=options.detect_anomaly,
         )
 
     def _ranks(self) -> World:

@@ -235,6 +235,11 @@ class Attacher:
         self._steps.clear()
         return model
 
+    def named_models(self) -> list[tuple[str, nn.Module]]:
+        """Return the models that are kept in step, with the user's names for them."""
+        attached = (synced for synced in self._registry if isinstance(synced, Attachment))
+        return [named for one in attached for named in one.named_roots()]
+
     def trained_checksums(self) -> dict[str, int]:
         """Return a checksum of the parameters of each model trained since the last call.
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.errors import StartError, StateError
 from ddp_magic.rank import group
+from ddp_magic.rank.anomaly import AnomalyDetector
 from ddp_magic.rank.attach import Attacher
 from ddp_magic.rank.effects import SharedEffects
 from ddp_magic.rank.files import AtomicSave
@@ -75,6 +76,7 @@ class Rank:
         self.effects = SharedEffects(self._folder, membership.rank, membership.world_size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
+        self.anomaly = AnomalyDetector(self.attacher.named_models)
         self._former: Any = None  # the last process group, until another is taken up
         # In this order: the first three each wrap what the one before put around `backward`.
         self.parts = (
@@ -129,6 +131,7 @@ class Rank:
                 yield
         finally:
             self._ended_s: float = time.time()
+            self.anomaly.end_cell()
             self.effects.end_cell()
             if self._together:
                 self.attacher.end_cell(failed=self._failed)
@@ -242,6 +245,8 @@ class Rank:
             self.attacher.resync()
         if whole:
             self.effects.begin_cell(plan.number)
+        if plan.detect_anomaly:
+            self.anomaly.begin_cell()
 
 
 def join(payload: dict[str, Any]) -> dict[str, Any]:

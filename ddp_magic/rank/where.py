@@ -39,7 +39,7 @@ def main_place(cell_folder: str) -> Place:
         Where the file names of cells are said to lie.
     """
     frames = list(_stack())
-    user = next((frame for frame in frames if _is_users(frame)), None)
+    user = next((frame for frame in frames if is_users(frame)), None)
     if user is None:
         return Place(0)
     path, line = user.f_code.co_filename, user.f_lineno
@@ -58,7 +58,7 @@ def has_threads() -> bool:
     """Return whether code of the user's runs on another thread than the main one."""
     main = threading.main_thread().ident
     others = [frame for ident, frame in sys._current_frames().items() if ident != main]
-    return any(_is_users(frame) for innermost in others for frame in _outwards(innermost))
+    return any(is_users(frame) for innermost in others for frame in outwards(innermost))
 
 
 def thread_ids() -> frozenset[str]:
@@ -86,16 +86,18 @@ def work_s(leaving_out: frozenset[str]) -> float:
 
 def _stack() -> Iterator[FrameType]:
     """Yield the main thread's frames, innermost first."""
-    return _outwards(sys._current_frames().get(threading.main_thread().ident or 0))
+    return outwards(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame, its caller, and so on."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _is_users(frame: FrameType) -> bool:
+def is_users(frame: FrameType) -> bool:
+    """Tell whether a frame runs code of the user's, and not of a library."""
     return not (is_library(frame) or frame.f_code.co_filename.startswith(_NOWHERE))
 
 
