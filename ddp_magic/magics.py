@@ -199,6 +199,9 @@ class DdpMagics(Magics):
 
         return DifferenceView.of(self.session.diff(command.names[0], command.ranks))
 
+    def _debug(self, command: Command) -> None:
+        self.session.debug(*command.ranks or (), view=self._view())
+
     def _where(self, command: Command) -> StacksView:
         from ddp_magic.ui.stacks import StacksView
 

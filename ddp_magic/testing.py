@@ -12,7 +12,14 @@ from ddp_magic.core.view import MimeBundle, Points
 
 @dataclass
 class RecordingView:
-    """A view that keeps what it is shown."""
+    """A view that keeps what it is shown.
+
+    Attributes
+    ----------
+    typed
+        What is typed when somebody is asked, one after the other, or raised; None: no input. When
+        all has been, nothing is typed any more.
+    """
 
     texts: list[tuple[str, str]] = field(default_factory=list)
     displays: list[MimeBundle] = field(default_factory=list)
@@ -23,6 +30,8 @@ class RecordingView:
     cleared: int = 0
     finished: int = 0
     stop: Callable[[], object] | None = None
+    typed: list[str | BaseException | Callable[[], str]] | None = None
+    prompts: list[str] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
     @property
@@ -77,6 +86,24 @@ class RecordingView:
         """Keep points."""
         for name, added in points.items():
             self.curves[name] += [(step, value) for step, value in added]
+
+    def no_input(self) -> str:
+        """Say whether something is typed."""
+        return "nobody types" if self.typed is None else ""
+
+    def ask(self, prompt: str, goes_on: Callable[[], bool], is_password: bool) -> str | None:
+        """Return what is typed next."""
+        self.prompts.append(prompt)
+        typed = self.typed.pop(0) if self.typed else None
+        if isinstance(typed, BaseException):
+            raise typed
+        if not goes_on():
+            return None
+        if typed is None:
+            while goes_on():
+                pass
+            return None
+        return typed if isinstance(typed, str) else typed()
 
     def tick(self) -> None:
         """Do nothing."""

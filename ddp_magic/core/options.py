@@ -89,9 +89,9 @@ class Command:
     program, cell
         Of ``run``: what to run, and how.
     names
-        What stands after ``vars``, ``diff``, ``debug``, ``pull`` and ``push``.
+        What stands after ``vars``, ``diff``, ``pull`` and ``push``.
     ranks
-        Their ``-r``; None: all.
+        Their ``-r``, or the one rank of ``debug``; None: all.
     as_name
         What ``pull`` is to call it in the notebook, or ``""``.
     topic
@@ -438,7 +438,16 @@ def _parse_operands(
     if values.pop("help", False):
         return Command("help", topic=subcommand.name)
     operands.check(given, place)
+    if subcommand.name == "debug":
+        return Command("debug", ranks=_one_rank(place, given[0]) if given else None)
     return Command(subcommand.name, names=tuple(given), **values)
+
+
+def _one_rank(place: str, text: str) -> tuple[int, ...]:
+    ranks = _ranks(place, text)
+    if len(ranks) > 1:
+        raise UsageError(f"{place} {text}: one rank is looked into first", fix=f"write {place} 0")
+    return ranks
 
 
 def _tokens(line: str) -> list[str]:

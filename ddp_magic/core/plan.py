@@ -36,8 +36,8 @@ class CellPlan:
         Fail where a value that is not finite first appears.
     check
         Compare all models as it ends.
-    can_ask
-        Whether there is somebody to answer `breakpoint()` and `input()`.
+    no_input
+        Why nobody can answer `breakpoint()` and `input()`; ``""`` if somebody can.
     """
 
     number: int
@@ -51,7 +51,7 @@ class CellPlan:
     resync: bool = False
     detect_anomaly: bool = False
     check: bool = False
-    can_ask: bool = False
+    no_input: str = ""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the plan as JSON-able values."""

@@ -39,6 +39,31 @@ class View(Protocol):
     def points(self, points: Points) -> None:
         """Add ``(step, value)`` points to the named curves."""
 
+    def no_input(self) -> str:
+        """Return why nobody can be asked here; ``""`` if somebody can."""
+
+    def ask(self, prompt: str, goes_on: Callable[[], bool], is_password: bool) -> str | None:
+        """Have a line typed.
+
+        Parameters
+        ----------
+        goes_on
+            Is called many times a second meanwhile, if that can be done: whether the answer is
+            still wanted.
+
+        Returns
+        -------
+        str or None
+            The line; None if it is not wanted any more.
+
+        Raises
+        ------
+        EOFError
+            Ctrl-D was typed.
+        KeyboardInterrupt
+            Stop was pressed.
+        """
+
     def tick(self) -> None:
         """Do what is due by time; called a few times a second while nothing comes."""
 

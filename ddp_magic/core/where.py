@@ -54,6 +54,14 @@ class Place:
         """``line 3`` or ``line 3 of train.py``."""
         return f"line {self.line}" + (f" of {self.file}" if self.file else "")
 
+    @property
+    def told(self) -> str:
+        """``line 3: x = y + 1``."""
+        source = self.source.strip()
+        if len(source) > _LONGEST_SOURCE:
+            source = source[: _LONGEST_SOURCE - 3] + "..."
+        return f"{self.line_text}: {source}" if source else self.line_text
+
     def __str__(self) -> str:
         if self.line is None:
             return "is in compiled code that lets no other run"
@@ -61,10 +69,7 @@ class Place:
             return "is not in your code"
         if self.collective:
             return f"waits in {self.where}"
-        source = self.source.strip()
-        if len(source) > _LONGEST_SOURCE:
-            source = source[: _LONGEST_SOURCE - 3] + "..."
-        return f"is at {self.line_text}: {source}" if source else f"is at {self.line_text}"
+        return f"is at {self.told}"
 
 
 def describe_places(places: Mapping[int, object]) -> str:

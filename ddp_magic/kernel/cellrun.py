@@ -21,13 +21,16 @@ from ddp_magic.core.cellrecord import CellRecord
 from ddp_magic.core.checked import confirmation
 from ddp_magic.core.crash import CrashTrimmer
 from ddp_magic.core.ending import Ending, Step
+from ddp_magic.core.failed import Failed
 from ddp_magic.core.failures import FailureStory, RankFailure
 from ddp_magic.core.output import Chunk, Grouper
+from ddp_magic.core.question import Question
 from ddp_magic.core.ranks import named, told_of_each
 from ddp_magic.core.unsent import WRITTEN_KEY
 from ddp_magic.core.view import Points, View
 from ddp_magic.core.witness import Closing, managed_drift
 from ddp_magic.kernel.client import Message
+from ddp_magic.kernel.dialogue import Dialogue
 from ddp_magic.kernel.vigil import Vigil
 from ddp_magic.kernel.world import World
 
@@ -48,7 +51,13 @@ class CellRun:
     """
 
     def __init__(
-        self, world: World, engines: Mapping[int, int], view: View, output: str, source: str
+        self,
+        world: World,
+        engines: Mapping[int, int],
+        view: View,
+        output: str,
+        source: str,
+        looks_into: Failed | None = None,
     ) -> None:
         self._world = world
         self._engines = dict(engines)
@@ -71,6 +80,7 @@ class CellRun:
         self._ending: Ending | None = None  # of a cell that is over, and has ranks that are not
         self._interrupting = False
         self.is_told_stuck = False  # whether it was said that some do not end
+        self._is_told_held = False  # whether it was said that the cell is over, while a rank asks
         self.killed: set[int] = set()
         self._watched_s = 0.0
         self._begun: set[int] = set()
@@ -81,6 +91,10 @@ class CellRun:
         self._endings: dict[int, str] = {}
         self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
+        self.looks_into = looks_into  # what failed earlier, if the cell does nothing else
+        self._dialogue = Dialogue(
+            world, self._engines, view, looks_into.first if looks_into else None
+        )
         self._vigil = Vigil(world, self._engines, self._record, source, view, self._inbox.put)
 
     @property
@@ -146,24 +160,38 @@ class CellRun:
         Parameters
         ----------
         until_s
-            When to return even if ranks are busy, on `time.monotonic`'s clock.
+            When to return even if ranks are busy, on `time.monotonic`'s clock. The time that
+            somebody takes to answer a rank does not count.
         """
         while self.busy:
-            now_s = time.monotonic()
-            if until_s is not None and now_s >= until_s:
+            if until_s is not None and time.monotonic() >= until_s:
                 return False
-            try:
-                self._inbox.get(timeout=_TICK_S)()
-            except queue.Empty:
-                self._show(self._grouper.tick(now_s))
-                self._view.tick()
-            if now_s - self._watched_s >= _TICK_S:
-                self._watched_s = now_s
-                self._watch(now_s)
+            self._turn(_TICK_S)
+            if self._dialogue.is_due(self.busy):
+                asked_s = time.monotonic()
+                self._show(self._grouper.finish())
+                self._dialogue.converse(partial(self._turn, 0), lambda: self.busy)
+                self._vigil.begin_anew()
+                if until_s is not None:
+                    until_s += time.monotonic() - asked_s
         return True
+
+    def _turn(self, timeout_s: float) -> None:
+        """Take one thing that has come, waiting for it so long, and do what is due."""
+        now_s = time.monotonic()
+        try:
+            self._inbox.get(timeout=timeout_s)() if timeout_s else self._inbox.get_nowait()()
+        except queue.Empty:
+            self._show(self._grouper.tick(now_s))
+            self._view.tick()
+        if now_s - self._watched_s >= _TICK_S:
+            self._watched_s = now_s
+            self._watch(now_s)
 
     def _watch(self, now_s: float) -> None:
         """Do what is due by time, also while output floods in."""
+        if self._dialogue.is_open:
+            return self._watch_held(now_s)
         busy = self.busy
         ended = {rank: one.counts for rank, one in self._record.closings.items()}
         gone = {*self._record.died, *(self._world.engines.keys() - self._engines.keys())}
@@ -174,6 +202,15 @@ class CellRun:
                 self._take(step, busy)
         if not self._interrupting:
             self._vigil.watch(now_s, busy, ended, gone)
+
+    def _watch_held(self, now_s: float) -> None:
+        """Let ranks be that wait for one which asks, or whose cell is over: it is looked into."""
+        if self._record.is_over(self._replied) and not self._is_told_held:
+            self._is_told_held = True
+            self._view.notice(f"ddp: {self.story().summary()}; the cell ends after `c` or `q`")
+        self._ending = None  # they get their time to end when nobody asks any more
+        if waiting := self._vigil.waiting(now_s, self._dialogue.awaited):
+            self._dialogue.let_go(waiting)
 
     def _take(self, step: Step, busy: tuple[int, ...]) -> None:
         """Take a step towards the end of a cell that is over."""
@@ -223,6 +260,7 @@ class CellRun:
             if key not in self._notices:
                 self._view.notice(text)
         self._ended = True
+        self._dialogue.close()
         self._view.finish()
         # It is kept for output that comes late, and what it has compared would be kept with it.
         self._grouper = self._new_grouper()
@@ -243,6 +281,11 @@ class CellRun:
     def failed(self) -> bool:
         """Whether the cell did not come to its end on every rank."""
         return bool(self.busy or self._record.error((), ()))
+
+    def failure(self, number: int) -> Failed | None:
+        """Return which ranks have failed, of this cell of that number; None if none has."""
+        ranks, first = tuple(sorted(self._record.failures)), self.story().first
+        return Failed(number, self.name, ranks, first.rank) if first is not None else None
 
     @property
     def group_is_broken(self) -> bool:
@@ -311,9 +354,11 @@ class CellRun:
 
     def _note_death(self, rank: int, what: str) -> None:
         self._record.died.setdefault(rank, what)
+        self._dialogue.drop(rank)
         self._begin_ending()
 
     def _press_stop(self) -> None:
+        self._dialogue.close()
         if self._interrupting:  # once more: some code takes an interrupt and goes on
             self._signal([rank for rank in self.busy if rank in self._begun])
         self._begin_ending()
@@ -403,6 +448,10 @@ class CellRun:
             self._view.points(_as_points(content[_POINTS_KIND]))
         elif content["kind"] == "notice":
             self._notice(rank, content["key"], content["text"])
+        elif content["kind"] == "asks":
+            self._dialogue.hear(Question.from_wire(rank, content["question"]))
+        elif content["kind"] == "resumes":
+            self._dialogue.hear_resumed(rank)
         elif content["kind"] == "ended":
             self._note_end(rank, content["at_s"], content["ending"])
 

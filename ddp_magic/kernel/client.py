@@ -74,6 +74,11 @@ class StreamingClient(Client):
         """Free one engine from a collective; all have to be."""
         return self._ask(engine_id, "free_request")
 
+    def answer(self, engine_id: int, number: int, answer: str, text: str) -> MessageFuture:
+        """Answer what one engine has asked (see `core.question`)."""
+        content = {"number": number, "answer": answer, "text": text}
+        return self._ask(engine_id, "answer_request", content)
+
     def on_engine_death(self, callback: Callable[[int], None]) -> None:
         """Call ``callback(engine_id)``, on the client's thread, when an engine has gone."""
 

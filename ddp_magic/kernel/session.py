@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ddp_magic.core.difference import Difference
+from ddp_magic.core.failed import Failed
 from ddp_magic.core.failures import FailureStory, way_back
 from ddp_magic.core.lifecycle import Event, Lifecycle
 from ddp_magic.core.names import VariablePath, parse_path
@@ -53,6 +54,7 @@ _TIMEOUT_GRACE_S = 5.0  # how long a cell whose time is over has to end
 _KILL_GRACE_S = 2.0
 _SETTLE_S = 0.2
 _END_GRACE_S = 0.5
+_NOT_IN_BACKGROUND = "a cell in the background cannot ask"
 _HEAL_STOPPED = "no rank was replaced; those that live are as they were"
 _SUBGROUPS_GONE = "the process group was made anew: make those of dist.new_group anew as well"
 _START_STOPPED = "the start was stopped; nothing of it is left"
@@ -103,6 +105,7 @@ class Session:
         self._finalizer = weakref.finalize(self, _stop_in, self._process, self._cluster)
         self._world: World | None = None
         self._last_errors: dict[int, str] = {}
+        self._failed: Failed | None = None  # the last cell that has
         self._cell_count = 0
         self._apart = False  # the ranks may not all have run the same code to its end
         self._group_is_broken = False
@@ -210,6 +213,7 @@ class Session:
             self._world.close()
         self._world = self._run = self._background = None
         self._last_errors, self._apart, self._group_is_broken = {}, False, False
+        self._failed = None
         self._on(Event.STOPPED)
 
     def restart(
@@ -270,6 +274,7 @@ class Session:
             raise
         for rank in healed.ranks:
             self._last_errors.pop(rank, None)
+        self._failed = self._failed and self._failed.without(healed.ranks)
         progress.end(healed.line(progress.elapsed_s), always=True)
 
     def _end_heal(self, world: World) -> None:
@@ -378,8 +383,18 @@ class Session:
             It ran longer than ``timeout_s``.
         """
         options = replace(options or CellOptions(), **changes)
-        view = view or TextView()
         check_syntax(code, header)
+        return self._run_cell(code, options, view or TextView(), header, execution_count)
+
+    def _run_cell(
+        self,
+        code: str,
+        options: CellOptions,
+        view: View,
+        header: str = "",
+        execution_count: int | None = None,
+        looks_into: Failed | None = None,
+    ) -> BackgroundCell | None:
         if self._world is None:
             self.start(view, nproc=options.nproc, backend=options.backend)
         else:
@@ -394,8 +409,11 @@ class Session:
                 view.notice(f"ddp: {_SUBGROUPS_GONE}")
             self._group_is_broken = False
         self._cell_count += 1
-        plan = self._plan(options, tuple(engines), header, execution_count or self._cell_count)
-        run = CellRun(world, engines, view, options.output, header + code)
+        no_input = _NOT_IN_BACKGROUND if options.background else view.no_input()
+        plan = self._plan(
+            options, tuple(engines), header, execution_count or self._cell_count, no_input
+        )
+        run = CellRun(world, engines, view, options.output, header + code, looks_into)
         run.name = f"In[{plan.execution_count}]"
 
         def start() -> None:
@@ -449,6 +467,37 @@ class Session:
         call = f"{program.name!r}, {list(program.args)!r}, {path!r}, {program.is_module}"
         code = f"get_ipython().run_program({call})"
         return self.run(code, options, view=view, execution_count=execution_count)
+
+    def debug(self, rank: int | None = None, *, view: View | None = None) -> None:
+        """Look, with pdb, into the frames in which the last cell that failed did so.
+
+        They are as they were then, whatever has become of the process group since.
+
+        Parameters
+        ----------
+        rank
+            Of whose frames; by default of the rank that failed first. It can be changed there.
+        view
+            Where it is asked what to do; by default this process's own terminal.
+
+        Raises
+        ------
+        UsageError
+            That rank did not fail.
+        StateError
+            None has, or those that have are gone, or nobody can be asked here.
+        """
+        view = view or TextView()
+        world, failed = self._ranks(), self._failed
+        if failed is None:
+            raise StateError("There is nothing to look into: no cell has failed.")
+        failed = failed.without(world.dead)
+        failed.check(rank)
+        if why := view.no_input():
+            raise StateError(f"%ddp debug asks what to look at, and {why}.")
+        code = f"get_ipython().post_mortem({failed.number})"
+        options = CellOptions(ranks=failed.ranks, plot=False)
+        self._run_cell(code, options, view, looks_into=failed.beginning_with(rank))
 
     def interrupt(self) -> bool:
         """Stop the running cell on all its ranks, as Ctrl-C would; return whether there was one.
@@ -674,7 +723,9 @@ class Session:
                 continue
 
     def _note_end(self, run: CellRun) -> None:
-        self._last_errors.update(run.errors())
+        if run.looks_into is None:
+            self._last_errors.update(run.errors())
+            self._failed = run.failure(self._cell_count) or self._failed
         self._apart |= run.failed
         self._group_is_broken |= run.group_is_broken
         if not run.busy and self._run is run:
@@ -744,6 +795,7 @@ class Session:
         ranks: tuple[int, ...],
         header: str,
         execution_count: int | None,
+        no_input: str,
     ) -> CellPlan:
         together = options.wrap and len(ranks) == self.world_size
         resync = together and self._apart
@@ -760,6 +812,7 @@ class Session:
             resync=resync,
             check=options.check,
             detect_anomaly=options.detect_anomaly,
+            no_input=no_input,
         )
 
     def _ranks(self) -> World:

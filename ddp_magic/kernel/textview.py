@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import sys
 from collections.abc import Callable
 
@@ -45,6 +46,16 @@ class TextView:
 
     def points(self, points: Points) -> None:
         """Do nothing."""
+
+    def no_input(self) -> str:
+        """Say so where there is no terminal."""
+        at_terminal = sys.stdin is not None and sys.stdin.isatty()
+        return "" if at_terminal else "there is no terminal to answer at"
+
+    def ask(self, prompt: str, goes_on: Callable[[], bool], is_password: bool) -> str | None:
+        """Read a line; what comes meanwhile is shown when it has been typed."""
+        line = getpass.getpass(prompt) if is_password else input(prompt)
+        return line if goes_on() else None
 
     def tick(self) -> None:
         """Do nothing: nothing waits."""

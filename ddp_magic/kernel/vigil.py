@@ -140,6 +140,23 @@ class Vigil:
                 continue
             reply.add_done_callback(partial(self._receive, rank, self._number))
 
+    def waiting(self, now_s: float, ranks: Collection[int]) -> dict[int, str]:
+        """Look at some ranks, if it is time, and return where those are that wait for others."""
+        if ranks and now_s - self._looked_s >= _LOOK_S:
+            self.look(ranks)
+        looks = {rank: self._seen[rank] for rank in ranks if rank in self._seen}
+        return {
+            rank: look.where
+            for rank, look in looks.items()
+            if look.waits and rank in self._before and look.is_like(self._before[rank])
+        }
+
+    def begin_anew(self) -> None:
+        """Forget what was seen while nothing was to happen."""
+        self.heard_s = time.monotonic()
+        self._alone_s = None
+        self._before, self._seen, self._standstill = {}, {}, Standstill()
+
     def has_answers(self, busy: Collection[int]) -> bool:
         """Whether all of these ranks have answered the last look."""
         return self._seen.keys() >= set(busy)

@@ -18,10 +18,12 @@ import torch
 import torch.distributed as dist
 
 from ddp_magic.core.plan import CellPlan
+from ddp_magic.core.question import Asks
 from ddp_magic.errors import StartError, StateError
 from ddp_magic.rank import group
 from ddp_magic.rank.anomaly import AnomalyDetector
 from ddp_magic.rank.attach import Attacher
+from ddp_magic.rank.debugger import Breakpoints, RankPdb
 from ddp_magic.rank.effects import SharedEffects
 from ddp_magic.rank.files import AtomicSave
 from ddp_magic.rank.flight import FlightRecorder
@@ -33,6 +35,7 @@ from ddp_magic.rank.losses import LossRecorder
 from ddp_magic.rank.mainpickle import PickledMain
 from ddp_magic.rank.meetings import Meetings
 from ddp_magic.rank.owngpu import OwnGpu
+from ddp_magic.rank.prompts import Prompts
 from ddp_magic.rank.script import run_program
 from ddp_magic.rank.seeding import seed_everything
 from ddp_magic.rank.shell import RankKernel, this_shell
@@ -76,6 +79,8 @@ class Rank:
         self.effects = SharedEffects(self._folder, membership.rank, membership.world_size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
+        self.prompts = Prompts(self.channel.send)
+        self.breakpoints = Breakpoints(self.prompts, self.report)
         self.anomaly = AnomalyDetector(self.attacher.named_models)
         self._former: Any = None  # the last process group, until another is taken up
         # In this order: the first three each wrap what the one before put around `backward`.
@@ -93,6 +98,7 @@ class Rank:
             self.effects,
             PickledMain(),
             self.meetings,
+            self.breakpoints,
             Stopping(lambda: kernel.stopped),
         )
 
@@ -131,6 +137,8 @@ class Rank:
                 yield
         finally:
             self._ended_s: float = time.time()
+            self.breakpoints.end_cell()
+            self.prompts.end_cell()
             self.anomaly.end_cell()
             self.effects.end_cell()
             if self._together:
@@ -147,6 +155,18 @@ class Rank:
         run_program(name, args, namespace, **how)
         if self.sharder.trainings == before:
             self.report.notice(f"untrained:{name}", f"{name} has ended, and has trained nothing")
+
+    def ask(self, prompt: str, *, is_password: bool) -> str:
+        """Return what is typed in the notebook, the same on all ranks that ask the same."""
+        return self.prompts.ask(Asks.PASSWORD if is_password else Asks.INPUT, prompt)
+
+    def take_answer(self, wire: dict[str, Any]) -> None:
+        """Take what was typed."""
+        self.prompts.take(wire)
+
+    def look_into(self, failure: BaseException) -> None:
+        """Have it looked into, with pdb."""
+        RankPdb().look_into(failure)
 
     def look(self) -> dict[str, Any]:
         """Return what shows whether this rank waits for others; may be called on any thread.
@@ -227,6 +247,7 @@ class Rank:
         self._checks = plan.check
         self._failed = True  # until it is known
         self.channel.begin_cell()
+        self.prompts.begin_cell(plan.no_input)
         self.helpers.begin_cell(plan.ranks)
         self.spawn.everyone = whole
         self.attacher.active = self._together

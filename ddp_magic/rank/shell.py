@@ -14,7 +14,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
 from ddp_magic.core.cell import CELL_FOLDER
-from ddp_magic.errors import DdpMagicError
+from ddp_magic.errors import DdpMagicError, StateError
 from ddp_magic.rank.asked import AskedThread
 from ddp_magic.rank.frames import is_library
 from ddp_magic.rank.script import run_program
@@ -55,6 +55,15 @@ class CellLife(Protocol):
 
     def free(self) -> None:
         """End what this rank waits for in a collective; called on any thread."""
+
+    def ask(self, prompt: str, *, is_password: bool) -> str:
+        """Return what is typed in the notebook."""
+
+    def take_answer(self, wire: dict[str, Any]) -> None:
+        """Take what was typed; called on the control thread."""
+
+    def look_into(self, failure: BaseException) -> None:
+        """Have it looked into, with pdb."""
 
     def note_end(self, *, failed: bool) -> None:
         """Be told, still within the cell, how it ended."""
@@ -124,7 +133,9 @@ class RankShell(ZMQInteractiveShell):
         running_compiled_code: bool = False,
     ) -> None:
         """Show an error; of ``sys.exit()`` what it was given, and no more."""
-        kind, error, _ = self._get_exc_info(exc_tuple)
+        kind, error, traceback = self._get_exc_info(exc_tuple)
+        if running_compiled_code:
+            self.kernel.keep_failure(error, traceback)
         with self.kernel.uninterruptible(for_good=running_compiled_code or exception_only):
             if exception_only and issubclass(kind, SystemExit):
                 said = "" if error.code is None else f": {error.code}"
@@ -139,6 +150,14 @@ class RankShell(ZMQInteractiveShell):
         self.kernel.life.run_program(
             name, args, self.user_ns, path=path, is_module=is_module, transform=self.transform_ast
         )
+
+    def post_mortem(self, number: int) -> None:
+        """Look into what the cell of that number failed with, for ``%ddp debug``."""
+        failed, error = self.kernel.failure or (None, None)
+        if failed != number:
+            raise StateError("The frames in which that cell failed are not there any more.")
+        with suppress(KeyboardInterrupt):  # nothing else is lost by it
+            self.kernel.life.look_into(error)
 
     def ask_exit(self) -> None:
         """Take ``exit()`` for the end of nothing: it would end this rank, and not the others."""
@@ -161,6 +180,8 @@ class RankKernel(IPythonParallelKernel):
         Whether one came before the user's code.
     stopped
         Whether one has come to the user's code that was run last.
+    failure
+        What the user's code has last failed with, and the number of the cell.
     awaited
         The task of a cell with ``await``, while that runs.
     asked
@@ -171,6 +192,7 @@ class RankKernel(IPythonParallelKernel):
     in_user_code: bool
     interrupt_waits: bool
     stopped: bool
+    failure: tuple[int, BaseException] | None
     awaited: asyncio.Future[Any] | None
     asked: AskedThread
 
@@ -199,10 +221,11 @@ class RankKernel(IPythonParallelKernel):
             delattr(DdpMagicError, "_render_traceback_")
         warnings.filterwarnings("ignore", "To exit: use", module="IPython")  # after sys.exit()
         kernel.in_user_code = kernel.interrupt_waits = kernel.stopped = False
-        kernel.awaited = None
+        kernel.awaited = kernel.failure = None
         kernel.control_handlers["where_request"] = kernel.where_request
         kernel.control_handlers["free_request"] = kernel.free_request
         kernel.control_handlers["invoke_request"] = kernel.invoke_request
+        kernel.control_handlers["answer_request"] = kernel.answer_request
         kernel.asked = AskedThread()
         return kernel
 
@@ -219,6 +242,19 @@ class RankKernel(IPythonParallelKernel):
         self.life.free()
         self.session.send(stream, "free_reply", {}, parent=parent, ident=ident)
 
+    def answer_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Take, on the control thread, an answer to what this rank has asked."""
+        self.life.take_answer(parent["content"])
+        self.session.send(stream, "answer_reply", {}, parent=parent, ident=ident)
+
+    def raw_input(self, prompt: Any = "") -> str:
+        """Ask in the notebook, for ``input()``."""
+        return self.life.ask(str(prompt), is_password=False)
+
+    def getpass(self, prompt: Any = "", stream: Any = None, *, echo_char: Any = None) -> str:
+        """Ask in the notebook, for ``getpass.getpass()``."""
+        return self.life.ask(str(prompt), is_password=True)
+
     def invoke_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Call a function on a thread of its own: it may take its time, this one must not."""
         loop = self.control_thread.io_loop
@@ -229,6 +265,16 @@ class RankKernel(IPythonParallelKernel):
             loop.add_callback(send, ident=ident, buffers=[answer])
 
         self.asked.put(target, payload, reply)
+
+    def keep_failure(self, error: BaseException, traceback: types.TracebackType | None) -> None:
+        """Keep, for a debugger, what a cell of a session's has failed with."""
+        wire = _plan_of(self.get_parent("shell"))
+        entry = traceback
+        while entry is not None and entry.tb_frame.f_code is not InteractiveShell.run_code.__code__:
+            entry = entry.tb_next
+        if wire is not None:
+            begin = traceback if entry is None else entry.tb_next
+            self.failure = wire["number"], error.with_traceback(begin)
 
     @property
     def _supports_kernel_subshells(self) -> bool:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -42,15 +43,22 @@ def main_place(cell_folder: str) -> Place:
     user = next((frame for frame in frames if is_users(frame)), None)
     if user is None:
         return Place(0)
-    path, line = user.f_code.co_filename, user.f_lineno
     calls = [name for frame in frames if (name := _call(frame, innermost=frame is frames[0]))]
-    return Place(
-        line=line,
-        source=linecache.getline(path, line, user.f_globals).strip(),
-        file="" if path.startswith(cell_folder) else os.path.basename(path),
+    return replace(
+        place_of(user, user.f_lineno, cell_folder),
         collective=calls[-1] if calls else "",
         # A node of the graph that runs Python code would stand above.
         in_backward=frames[0].f_code.co_name == _ENGINE,
+    )
+
+
+def place_of(frame: FrameType, line: int, cell_folder: str) -> Place:
+    """Return what a line of a frame's code is called."""
+    path = frame.f_code.co_filename
+    return Place(
+        line=line,
+        source=linecache.getline(path, line, frame.f_globals).strip(),
+        file="" if path.startswith(cell_folder) else os.path.basename(path),
     )
 
 

@@ -9,6 +9,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from ddp_magic.core.view import MimeBundle, Points
+from ddp_magic.ui import inputbox
 from ddp_magic.ui.page import has_a_page
 
 if TYPE_CHECKING:
@@ -81,6 +82,14 @@ class NotebookView:
 
             self._chart = LossChart()
         self._chart.add(points)
+
+    def no_input(self) -> str:
+        """Say so where the front end (that runs all cells, say) takes no input."""
+        return inputbox.no_input(self._shell)
+
+    def ask(self, prompt: str, goes_on: Callable[[], bool], is_password: bool) -> str | None:
+        """Show the cell's own input box."""
+        return inputbox.ask(self._shell, prompt, goes_on, is_password)
 
     def tick(self) -> None:
         """Draw the points that have come in since the curve was last drawn."""

@@ -1,0 +1,375 @@
+"""pdb on a rank: `breakpoint()` and its likes stop here, and ask in the notebook."""
+
+from __future__ import annotations
+
+import bdb
+import code
+import io
+import os
+import pdb
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import wraps
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, ClassVar
+
+import ipykernel
+import IPython
+import torch.distributed as dist
+from IPython.core import debugger
+from IPython.core.interactiveshell import InteractiveShell
+
+import ddp_magic
+from ddp_magic.core.question import Asks
+from ddp_magic.core.where import Place
+from ddp_magic.rank.frames import is_library
+from ddp_magic.rank.patching import Patches
+from ddp_magic.rank.prompts import LeaveError, Prompts
+from ddp_magic.rank.report import Report
+from ddp_magic.rank.script import run_program
+from ddp_magic.rank.shell import RankShell, cell_folder, this_shell
+from ddp_magic.rank.where import place_of
+
+_MACHINERY = tuple(
+    f"{Path(file).parent}/" for file in (ddp_magic.__file__, IPython.__file__, ipykernel.__file__)
+)
+_RUNS_CODE = (InteractiveShell.run_code.__code__, run_program.__code__)
+_MOST_SAID = 10_000  # characters, between two questions
+_LEFT_OUT = "\n... {:,} characters are left out ...\n"
+_OF_FRAMES = ("__return__", "__exception__")  # what pdb writes into the variables of a frame
+
+
+class RankPdb(debugger.Pdb):
+    """IPython's pdb, which reads its lines from the notebook and ends where the user's code does.
+
+    Attributes
+    ----------
+    prompts
+        Who asks in the notebook.
+    """
+
+    prompts: ClassVar[Prompts]
+
+    def __init__(
+        self, completekey: Any = None, stdin: Any = None, stdout: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(completekey, stdin, stdout or io.StringIO(), nosigint=True, **kwargs)
+        self._steps_in = False  # whether it goes on by `step`
+        self._has_stepped = False  # whether it has stopped by itself, and not at `breakpoint()`
+        self._callers: list[FrameType] = []  # the frames that were there when it went on
+        self._is_post_mortem = False
+        self._is_between = False  # whether a statement of the cell has ended, the next not begun
+        self._interrupt: KeyboardInterrupt | None = None
+
+    # ---- where it stops
+
+    def set_trace(self, frame: FrameType | None = None, **_: Any) -> None:
+        """Stop in a frame, at once; what is typed says whether to step on from there."""
+        frame = frame or sys._getframe(1)
+        self.reset()
+        self.botframe = _outermost(frame)
+        self._has_stepped = False
+        self.interaction(frame, None)
+        self._has_stepped = True
+        if self.quitting:
+            raise bdb.BdbQuit
+        if self.stoplineno != -1 or self.breaks:
+            self._trace(frame)
+
+    def _trace(self, frame: FrameType) -> None:
+        entry: FrameType | None = frame
+        while entry is not None:
+            entry.f_trace = self.trace_dispatch
+            entry = None if entry is self.botframe else entry.f_back
+        sys.settrace(self.trace_dispatch)
+
+    def look_into(self, error: BaseException) -> None:
+        """Show the frames in which an error was raised, beginning with the user's innermost."""
+        self.reset()
+        self._is_post_mortem = True
+        try:
+            self.interaction(None, error if sys.version_info >= (3, 13) else error.__traceback__)
+        finally:
+            self._is_post_mortem = False
+
+    def setup(self, frame: FrameType | None, entries: TracebackType | None) -> Any:
+        """Begin, after a failure, with the user's own code, and not with what it has called."""
+        done = super().setup(frame, entries)
+        if self._is_post_mortem and frame is None:
+            own = [i for i, (entry, _) in enumerate(self.stack) if not is_library(entry)]
+            if own and own[-1] != self.curindex:
+                self.curindex, self.lineno = own[-1], None
+                self.curframe = self.stack[self.curindex][0]
+                if sys.version_info < (3, 13):
+                    self.curframe_locals = self.curframe.f_locals
+        return done
+
+    def stop_here(self, frame: FrameType) -> bool:
+        """Stop not in what runs the cell; between two statements of a cell, in the cell alone."""
+        if _is_machinery(frame) or (self._is_between and not _is_cell(frame)):
+            return False
+        if self.stopframe is None and not (self._is_between or self._steps_in):
+            return frame in self._callers  # `next` at the end of a function steps into no other
+        return bool(super().stop_here(frame))
+
+    def user_call(self, frame: FrameType, argument_list: Any) -> None:
+        """Take the next statement of a cell, which is a frame of its own, for its next line."""
+        if not self._is_between:
+            super().user_call(frame, argument_list)
+
+    def user_line(self, frame: FrameType) -> None:
+        """Stop at a line."""
+        if self._is_between:
+            self._is_between = False
+            self.botframe = frame
+        super().user_line(frame)
+
+    def user_return(self, frame: FrameType, value: Any) -> None:
+        """Go on, at the end of a statement of the cell, to the next one."""
+        if frame is self.botframe:
+            self._is_between = True
+            self.set_step()
+        else:
+            super().user_return(frame, value)
+
+    # ---- what it asks
+
+    def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
+        """Ask what to do until that is to go on.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The cell is being stopped.
+        """
+        self._steps_in = False
+        super().interaction(frame, tb_or_exc)
+        if frame is not None and frame.f_locals is frame.f_globals:
+            for name in _OF_FRAMES:
+                frame.f_globals.pop(name, None)
+        if self._interrupt is not None:
+            error, self._interrupt = self._interrupt, None
+            sys.settrace(None)
+            raise error
+        sys.stdout.write(self._take_said())
+        if self.quitting or self.stoplineno == -1:
+            self.prompts.resume()
+
+    def do_step(self, arg: str) -> Any:
+        """s(tep)
+
+        Go on, and stop at the next line, also in what this line calls.
+        """
+        self._steps_in = True
+        return super().do_step(arg)
+
+    do_s = do_step
+
+    def cmdloop(self, intro: Any = None) -> None:
+        """Read lines and do what they say."""
+        self.preloop()
+        stop: Any = None
+        while not stop:
+            line = self.cmdqueue.pop(0) if self.cmdqueue else self._ask(Asks.DEBUGGER, self.prompt)
+            line = self.precmd(line)
+            stop = self.postcmd(self.onecmd(line), line)
+        self._callers = [frame for frame, _ in self.stack]
+        self.postloop()
+
+    def _cmdloop(self) -> None:
+        try:
+            self.cmdloop()
+        except KeyboardInterrupt as error:  # which IPython's pdb would take for its own
+            self._interrupt = error
+
+    def do_interact(self, arg: str) -> None:
+        """interact
+
+        Start an interactive interpreter in the current scope; exit() leaves it.
+        """
+        assert self.curframe is not None
+        console = _Console(self, {**self.curframe.f_globals, **self._curframe_locals})
+        save, sys.displayhook = sys.displayhook, self.displayhook
+        try:
+            with redirect_stdout(self.stdout), redirect_stderr(self.stdout):
+                console.interact(banner="exit() leaves this console", exitmsg="")
+        finally:
+            sys.displayhook = save
+
+    def _ask(self, asks: Asks, prompt: str) -> str:
+        return self.prompts.ask(
+            asks,
+            prompt,
+            self._place(),
+            said=self._take_said(),
+            has_stepped=self._has_stepped,
+            is_post_mortem=self._is_post_mortem,
+        )
+
+    def _place(self) -> Place:
+        """Return where the user's code has stopped."""
+        own = [entry for entry in self.stack[: self.curindex + 1] if not is_library(entry[0])]
+        frame, line = own[-1] if own else self.stack[self.curindex]
+        return place_of(frame, line, cell_folder())
+
+    def _take_said(self) -> str:
+        if not isinstance(self.stdout, io.StringIO):
+            return ""
+        said = self.stdout.getvalue()
+        self.stdout.seek(0)
+        self.stdout.truncate()
+        if len(said) > _MOST_SAID:
+            half = _MOST_SAID // 2
+            said = said[:half] + _LEFT_OUT.format(len(said) - 2 * half) + said[-half:]
+        return said
+
+    def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
+        """Call a cell by its name, and not by the file that it is said to be in."""
+        return _with_cells_named(str(super().format_stack_entry(frame_lineno, lprefix)))
+
+    def message(self, msg: str, end: str = "\n") -> None:
+        """Print what a command has to say."""
+        print(_with_cells_named(msg), end=end, file=self.stdout)
+
+
+class _Console(code.InteractiveConsole):
+    """The console of `interact`."""
+
+    def __init__(self, owner: RankPdb, names: dict[str, Any]) -> None:
+        super().__init__(names, "*interactive*")
+        self._owner = owner
+
+    def showtraceback(self) -> None:
+        """Print it: what is raised is not the cell's."""
+        kind, error, entries = sys.exc_info()
+        own = entries and entries.tb_next
+        self.write("".join(traceback.format_exception(kind, error, own)))
+
+    def showsyntaxerror(self, filename: str | None = None, **_: Any) -> None:
+        """Print it."""
+        self.write("".join(traceback.format_exception_only(*sys.exc_info()[:2])))
+
+    def raw_input(self, prompt: str = "") -> str:
+        prompt = "... " if prompt == sys.ps2 else ">>> "  # not IPython's, which number cells
+        try:
+            line = self._owner._ask(Asks.CONSOLE, prompt)
+        except LeaveError as left:
+            self._owner.cmdqueue.append(left.line)
+            raise
+        if line.strip() in ("exit", "quit", "exit()", "quit()"):
+            raise EOFError
+        return line
+
+
+class Breakpoints:
+    """Has `breakpoint()`, `pdb.set_trace()` and `dist.breakpoint()` stop this rank.
+
+    Parameters
+    ----------
+    report
+        Where it is said that one was passed over.
+    """
+
+    def __init__(self, prompts: Prompts, report: Report) -> None:
+        self._prompts = prompts
+        self._report = report
+        self._debugger: RankPdb | None = None
+        self._calls = 0  # of `dist.breakpoint`
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Begin to."""
+        RankPdb.prompts = self._prompts
+        for module in (pdb, debugger):
+            self._patches.replace(module, "Pdb", lambda _: RankPdb)
+            self._patches.replace(module, "set_trace", self._make_set_trace)
+        self._patches.replace(sys, "breakpointhook", self._make_hook)
+        self._patches.replace(dist, "breakpoint", self._make_dist_breakpoint)
+        RankShell.debugger_cls = property(lambda _: RankPdb)  # type: ignore[method-assign,assignment]
+        this_shell().InteractiveTB.debugger_cls = RankPdb  # of `%debug` and `%pdb`
+
+    def end_cell(self) -> None:
+        """Stop stepping; forget breakpoints, whose lines are those of the cell."""
+        if self._debugger is not None:
+            sys.settrace(None)
+            self._debugger = None
+            bdb.Breakpoint.clearBreakpoints()
+
+    def stop(self, frame: FrameType) -> None:
+        """Stop in a frame; go on if nobody could be asked, and say so."""
+        place = place_of(frame, frame.f_lineno, cell_folder())
+        if refusal := self._prompts.refusal:
+            return self._pass_over(place, refusal)
+        if threading.current_thread() is not threading.main_thread():
+            return RankPdb().set_trace(frame)
+        if self._debugger is None:
+            self._debugger = RankPdb()
+        self._debugger.set_trace(frame)
+
+    def _pass_over(self, place: Place, why: str) -> None:
+        text = f"ddp: breakpoint() on {place.line_text} was passed over: {why}"
+        if os.getpid() == self._prompts.process:
+            self._report.notice(f"breakpoint:{place.line_text}", text)
+        else:
+            print(text, file=sys.__stderr__, flush=True)
+
+    def _make_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def hook(*args: Any, **kwargs: Any) -> Any:
+            if os.environ.get("PYTHONBREAKPOINT"):  # which chooses another, or none
+                return original(*args, **kwargs)
+            return self.stop(sys._getframe(1))
+
+        return hook
+
+    def _make_set_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def set_trace(frame: FrameType | None = None, *_: Any, **__: Any) -> None:
+            self.stop(frame or sys._getframe(1))
+
+        return set_trace
+
+    def _make_dist_breakpoint(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float = 3600) -> None:
+            """Stop one rank; the others wait, however long it takes."""
+            self._calls += 1
+            if self._calls <= skip:
+                return
+            if dist.get_rank() == rank:
+                self.stop(sys._getframe(1))
+            dist.barrier()
+
+        return breakpoint
+
+
+def _with_cells_named(text: str) -> str:
+    def name(found: re.Match[str]) -> str:
+        known = this_shell().compile.format_code_name(found[0])
+        return known[1] if known else found[0]
+
+    return re.sub(re.escape(cell_folder()) + r"/\d+\.py", name, text)
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    """Return the frame in which the user's code begins: of a cell's statement, or a program."""
+    while frame.f_back is not None and frame.f_back.f_code not in _RUNS_CODE:
+        frame = frame.f_back
+    return frame
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    """Return whether a frame is of what runs cells and shows what they print."""
+    return frame.f_code.co_filename.startswith(_MACHINERY)
+
+
+def _is_cell(frame: FrameType) -> bool:
+    """Return whether a frame is that of a statement of a cell."""
+    back = frame.f_back
+    in_cell = frame.f_code.co_filename.startswith(cell_folder())
+    return in_cell and back is not None and back.f_code in _RUNS_CODE
