@@ -5,38 +5,30 @@ from __future__ import annotations
 import bdb
 import code
 import io
-import os
-import pdb
 import re
 import sys
-import threading
 import traceback
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from functools import wraps
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 import ipykernel
 import IPython
-import torch.distributed as dist
 from IPython.core import debugger
 from IPython.core.interactiveshell import InteractiveShell
 
-import ddp_magic
 from ddp_magic.core.question import Asks
 from ddp_magic.core.where import Place
 from ddp_magic.rank.frames import is_library
-from ddp_magic.rank.patching import Patches
 from ddp_magic.rank.prompts import LeaveError, Prompts
-from ddp_magic.rank.report import Report
 from ddp_magic.rank.script import run_program
-from ddp_magic.rank.shell import RankShell, cell_folder, this_shell
+from ddp_magic.rank.shell import cell_folder, this_shell
 from ddp_magic.rank.where import place_of
 
-_MACHINERY = tuple(
-    f"{Path(file).parent}/" for file in (ddp_magic.__file__, IPython.__file__, ipykernel.__file__)
+_MACHINERY = (
+    f"{Path(__file__).parents[1]}/",
+    *(f"{Path(file).parent}/" for file in (IPython.__file__, ipykernel.__file__) if file),
 )
 _RUNS_CODE = (InteractiveShell.run_code.__code__, run_program.__code__)
 _MOST_SAID = 10_000  # characters, between two questions
@@ -51,6 +43,8 @@ class RankPdb(debugger.Pdb):
     ----------
     prompts
         Who asks in the notebook.
+    is_asking
+        Whether it is being asked what to do.
     """
 
     prompts: ClassVar[Prompts]
@@ -59,6 +53,7 @@ class RankPdb(debugger.Pdb):
         self, completekey: Any = None, stdin: Any = None, stdout: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(completekey, stdin, stdout or io.StringIO(), nosigint=True, **kwargs)
+        self.is_asking = False
         self._steps_in = False  # whether it goes on by `step`
         self._has_stepped = False  # whether it has stopped by itself, and not at `breakpoint()`
         self._callers: list[FrameType] = []  # the frames that were there when it went on
@@ -147,8 +142,9 @@ class RankPdb(debugger.Pdb):
         KeyboardInterrupt
             The cell is being stopped.
         """
-        self._steps_in = False
+        self._steps_in, self.is_asking = False, True
         super().interaction(frame, tb_or_exc)
+        self.is_asking = False
         if frame is not None and frame.f_locals is frame.f_globals:
             for name in _OF_FRAMES:
                 frame.f_globals.pop(name, None)
@@ -264,88 +260,6 @@ class _Console(code.InteractiveConsole):
         if line.strip() in ("exit", "quit", "exit()", "quit()"):
             raise EOFError
         return line
-
-
-class Breakpoints:
-    """Has `breakpoint()`, `pdb.set_trace()` and `dist.breakpoint()` stop this rank.
-
-    Parameters
-    ----------
-    report
-        Where it is said that one was passed over.
-    """
-
-    def __init__(self, prompts: Prompts, report: Report) -> None:
-        self._prompts = prompts
-        self._report = report
-        self._debugger: RankPdb | None = None
-        self._calls = 0  # of `dist.breakpoint`
-        self._patches = Patches()
-
-    def install(self) -> None:
-        """Begin to."""
-        RankPdb.prompts = self._prompts
-        for module in (pdb, debugger):
-            self._patches.replace(module, "Pdb", lambda _: RankPdb)
-            self._patches.replace(module, "set_trace", self._make_set_trace)
-        self._patches.replace(sys, "breakpointhook", self._make_hook)
-        self._patches.replace(dist, "breakpoint", self._make_dist_breakpoint)
-        RankShell.debugger_cls = property(lambda _: RankPdb)  # type: ignore[method-assign,assignment]
-        this_shell().InteractiveTB.debugger_cls = RankPdb  # of `%debug` and `%pdb`
-
-    def end_cell(self) -> None:
-        """Stop stepping; forget breakpoints, whose lines are those of the cell."""
-        if self._debugger is not None:
-            sys.settrace(None)
-            self._debugger = None
-            bdb.Breakpoint.clearBreakpoints()
-
-    def stop(self, frame: FrameType) -> None:
-        """Stop in a frame; go on if nobody could be asked, and say so."""
-        place = place_of(frame, frame.f_lineno, cell_folder())
-        if refusal := self._prompts.refusal:
-            return self._pass_over(place, refusal)
-        if threading.current_thread() is not threading.main_thread():
-            return RankPdb().set_trace(frame)
-        if self._debugger is None:
-            self._debugger = RankPdb()
-        self._debugger.set_trace(frame)
-
-    def _pass_over(self, place: Place, why: str) -> None:
-        text = f"ddp: breakpoint() on {place.line_text} was passed over: {why}"
-        if os.getpid() == self._prompts.process:
-            self._report.notice(f"breakpoint:{place.line_text}", text)
-        else:
-            print(text, file=sys.__stderr__, flush=True)
-
-    def _make_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def hook(*args: Any, **kwargs: Any) -> Any:
-            if os.environ.get("PYTHONBREAKPOINT"):  # which chooses another, or none
-                return original(*args, **kwargs)
-            return self.stop(sys._getframe(1))
-
-        return hook
-
-    def _make_set_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def set_trace(frame: FrameType | None = None, *_: Any, **__: Any) -> None:
-            self.stop(frame or sys._getframe(1))
-
-        return set_trace
-
-    def _make_dist_breakpoint(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float = 3600) -> None:
-            """Stop one rank; the others wait, however long it takes."""
-            self._calls += 1
-            if self._calls <= skip:
-                return
-            if dist.get_rank() == rank:
-                self.stop(sys._getframe(1))
-            dist.barrier()
-
-        return breakpoint
 
 
 def _with_cells_named(text: str) -> str:

@@ -23,7 +23,8 @@ from ddp_magic.errors import StartError, StateError
 from ddp_magic.rank import group
 from ddp_magic.rank.anomaly import AnomalyDetector
 from ddp_magic.rank.attach import Attacher
-from ddp_magic.rank.debugger import Breakpoints, RankPdb
+from ddp_magic.rank.breakpoints import Breakpoints
+from ddp_magic.rank.debugger import RankPdb
 from ddp_magic.rank.effects import SharedEffects
 from ddp_magic.rank.files import AtomicSave
 from ddp_magic.rank.flight import FlightRecorder

@@ -17,7 +17,7 @@ from ddp_magic.core.where import Place
 
 _NOWHERE = Place(0)
 _BETWEEN_CELLS = "no cell runs"
-_OTHER_PROCESS = "it is not the rank's own process that asks"
+_OTHER_PROCESS = "it is in a process of its own (a loader with num_workers=0 has none)"
 
 
 class LeaveError(EOFError):
