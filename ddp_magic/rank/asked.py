@@ -11,26 +11,36 @@ from ddp_magic import errors
 from ddp_magic.core.invoke import invoke
 
 Reply = Callable[[bytes], None]
+_Question = tuple[str, bytes, Reply]
 
 
-class AskedThread:
-    """One thread that calls functions by name, one after the other.
+class Asked:
+    """Calls functions by name: those of one module one after the other, on a thread of their own.
 
-    The control thread, which says where this rank is and frees it, must never wait for them.
+    So where this rank is can be answered while its variables are compared. The control thread,
+    which frees this rank, must never wait for either.
     """
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[str, bytes, Reply]] = queue.SimpleQueue()
-        threading.Thread(target=self._main, name="ddp-asked", daemon=True).start()
+        self._waiting: dict[str, queue.SimpleQueue[_Question]] = {}
 
     def put(self, target: str, payload: bytes, reply: Reply) -> None:
-        """Have ``target`` called with the pickled ``payload``; ``reply`` gets the answer."""
-        self._waiting.put((target, payload, reply))
+        """Have ``target`` called with the pickled ``payload``; ``reply`` gets the answer.
 
-    def _main(self) -> None:
-        while True:
-            target, payload, reply = self._waiting.get()
-            reply(_answer(target, payload))
+        Called on the control thread alone.
+        """
+        module = target.partition(":")[0]
+        if module not in self._waiting:
+            waiting = self._waiting[module] = queue.SimpleQueue()
+            name = f"ddp-asked-{module.rpartition('.')[2]}"
+            threading.Thread(target=_answer_all, args=(waiting,), name=name, daemon=True).start()
+        self._waiting[module].put((target, payload, reply))
+
+
+def _answer_all(waiting: queue.SimpleQueue[_Question]) -> None:
+    while True:
+        target, payload, reply = waiting.get()
+        reply(_answer(target, payload))
 
 
 def _answer(target: str, payload: bytes) -> bytes:

@@ -29,7 +29,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ddp_magic.core.cell import CELL_FOLDER
 from ddp_magic.errors import DdpMagicError, StateError
-from ddp_magic.rank.asked import AskedThread
+from ddp_magic.rank.asked import Asked
 from ddp_magic.rank.frames import is_library
 from ddp_magic.rank.script import run_program
 from ddp_magic.rank.where import main_place
@@ -194,7 +194,7 @@ class RankKernel(IPythonParallelKernel):
     stopped: bool
     failure: tuple[int, BaseException] | None
     awaited: asyncio.Future[Any] | None
-    asked: AskedThread
+    asked: Asked
 
     @classmethod
     def adopt(cls, kernel: IPythonParallelKernel, life: CellLife) -> RankKernel:
@@ -226,7 +226,7 @@ class RankKernel(IPythonParallelKernel):
         kernel.control_handlers["free_request"] = kernel.free_request
         kernel.control_handlers["invoke_request"] = kernel.invoke_request
         kernel.control_handlers["answer_request"] = kernel.answer_request
-        kernel.asked = AskedThread()
+        kernel.asked = Asked()
         return kernel
 
     def where_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
@@ -256,7 +256,7 @@ class RankKernel(IPythonParallelKernel):
         return self.life.ask(str(prompt), is_password=True)
 
     def invoke_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        """Call a function on a thread of its own: it may take its time, this one must not."""
+        """Call a function on another thread: it may take its time, this one must not."""
         loop = self.control_thread.io_loop
         target, payload = parent["content"]["target"], bytes(parent["buffers"][0])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,21 @@ def test_where_no_cell_runs(session: Session) -> None:
     assert str(session.where([1])) == "no cell runs; rank 1 is ready"
     with pytest.raises(UsageError, match="there is no rank 7"):
         session.where([7])
+
+
+def test_what_takes_long_to_answer_is_not_waited_for(session: Session) -> None:
+    session.run(
+        "import sys, threading, types\nslow, go = types.ModuleType('slow'), threading.Event()\n"
+        f"slow.wait = lambda payload: go.wait({_DEADLINE_S})\nsys.modules['slow'] = slow"
+    )
+    answers: list[object] = []
+    asks = threading.Thread(target=lambda: answers.append(session.ask_one("slow:wait", {}, 30)))
+    asks.start()
+    where_until(session, lambda stacks: "thread ddp-asked-slow" in str(stacks))
+    assert not answers
+    session.run("go.set()\ndel sys.modules['slow'], slow, go")
+    asks.join(_DEADLINE_S)
+    assert answers == [True]
 
 
 def test_ranks_are_told_apart_by_where_they_are(session: Session, tmp_path: Path) -> None:

@@ -17,6 +17,17 @@ def test_there_and_back(notebook: Notebook) -> None:
     assert notebook.run("import sys\nprint(mine, 'torch' in sys.modules)").text() == "7.0 False\n"
 
 
+def test_the_notebook_imports_no_torch_for_it(notebook: Notebook) -> None:
+    notebook.run(
+        "%%ddp\nimport torch\nheld = {'w': torch.ones(300_000), 'dtype': torch.float16}\n"
+        "uses = lambda: torch.ones(1)"
+    )
+    assert notebook.run("%ddp pull held").status == "ok"
+    refused = notebook.run("%ddp pull uses -r 0").error["evalue"]
+    assert "uses needs torch, which this notebook has not imported" in refused
+    assert notebook.run("import sys\nprint('torch' in sys.modules)").text() == "False\n"
+
+
 def test_several_are_set_or_none(notebook: Notebook) -> None:
     notebook.run("%%ddp\nfirst = 1\ngone = (i for i in [])")
     output = notebook.run("%ddp pull first gone")
