@@ -92,7 +92,7 @@ class Variable:
     def _how_values_differ(self) -> str:
         if len({one.digest for one in self.on.values()}) == 1:
             return ""
-        if next(iter(self.on.values())).shape:
+        if next(iter(self.on.values())).shape not in ("", "()"):
             return "same shape, other values"
         texts = self.texts()
         if len(texts) > 1 and all("…" not in text for _, text in texts):
