@@ -125,7 +125,7 @@ class DdpMagics(Magics):
         options = parse_cell_line(line)
         if options.help:
             return print(help_text("%%ddp"))
-        header, code = split_cell(line, cell)
+        header, code = split_cell(line, cell, self._whole_cell())
         number = self.shell.displayhook.prompt_count
         try:
             return self.session.run(
@@ -212,9 +212,13 @@ class DdpMagics(Magics):
 
     def _has_code_below(self) -> bool:
         """Whether the cell that runs begins with ``%ddp`` and goes on."""
-        request: dict[str, Any] = getattr(self.shell, "get_parent", dict)()
-        first, *rest = request.get("content", {}).get("code", "").strip().split("\n")
+        first, *rest = self._whole_cell().strip().split("\n")
         return first.strip() == "%ddp" and any(line.strip() for line in rest)
+
+    def _whole_cell(self) -> str:
+        """Return the text of the notebook's cell that runs; ``""`` where there is none."""
+        request: dict[str, Any] = getattr(self.shell, "get_parent", dict)()
+        return str(request.get("content", {}).get("code", ""))
 
     def _hint(self, error: CellError) -> str:
         first = error.story.first

@@ -37,6 +37,7 @@ def execute(path: Path) -> NotebookNode:
         notebook,
         timeout=_CELL_TIMEOUT_S,
         record_timing=False,
+        coalesce_streams=True,
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(path.parent)}},
     )

@@ -14,8 +14,9 @@ from ddp_magic.errors import CellError, DdpMagicError, ParityError
 _STORE_ERROR = "DistStoreError"  # torch's: what the ranks share has not been written, or in part
 _IN_PAIRS = ("recv", "send")  # not every rank makes those
 _SAME_STEPS = (
-    "All ranks have to make the same steps. What a rank decides by its own loss or data takes them "
-    "apart: ddp.mean(loss) is the same on all."
+    "All ranks have to make the same steps, and to call what the others wait in: not only some, as "
+    "under `if rank == 0:`. What a rank decides by its own loss or data takes them apart, too: "
+    "ddp.mean(loss) is the same on all."
 )
 _SAME_VALUES = (
     "The next cell begins with rank 0's values on every rank. What a rank decides by its own loss "

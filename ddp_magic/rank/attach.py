@@ -36,7 +36,7 @@ from ddp_magic.rank.attachment import Attachment
 from ddp_magic.rank.averaging import average_gradients
 from ddp_magic.rank.byhand import ByHand
 from ddp_magic.rank.changes import Changes
-from ddp_magic.rank.checked import Sums, checksums
+from ddp_magic.rank.checked import checksums
 from ddp_magic.rank.graph import leaves
 from ddp_magic.rank.loose import LooseTensors
 from ddp_magic.rank.meetings import Meetings
@@ -247,8 +247,8 @@ class Attacher:
         """
         return self._registry.trained_checksums()
 
-    def all_checksums(self) -> dict[str, Sums]:
-        """Return checksums of every model that is kept in step, and of its optimizers, by name."""
+    def all_checksums(self) -> dict[str, Any]:
+        """Return checksums of every model that is kept in step, and of its optimizers."""
         return checksums(self._registry, self._steps)
 
     def managed_checksums(self, summed: bool = True) -> dict[str, int]:

@@ -70,6 +70,9 @@ class Attachment:
         Whether the model is this rank's alone, so that nothing is averaged.
     takes
         How often values were taken over from rank 0, so that the optimizers' states may differ too.
+    agreed
+        In which round all ranks last found that they have this model, which tells it from others
+        of its name that some ranks still hold; None before.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Attachment:
         self.reduces = self.asked = self.reduced_at = 0
         self.local = False
         self.takes = 0
+        self.agreed: tuple[int, int] | None = None
         self.options: dict[str, Any] = {}
         self._report = report
         self._rounds = rounds
@@ -141,6 +145,7 @@ class Attachment:
             "reduces": self.reduces,
             "asked": self.asked,
             "reduced_at": self.reduced_at,
+            "agreed": self.agreed,
         }
 
     def take_up(self, record: dict[str, Any]) -> None:
@@ -149,6 +154,7 @@ class Attachment:
         self._thawed = set(map(id, record["thawed"]))
         self._overlap = self._overlap and record["overlap"]
         self.reduces, self.asked = record["reduces"], record["asked"]
+        self.agreed = record["agreed"]
         self.reduced_at = next(_CLOCK) if record["reduced_at"] else 0
 
     def own_hooks(self) -> list[int]:
@@ -234,6 +240,7 @@ class Attachment:
             self.local = True
             return False
         self._met_in = self._rounds.cell
+        self.agreed = self._rounds.last
         if verdict is Verdict.DIFFERENT:
             self.take_values()
         self.share_buffers()

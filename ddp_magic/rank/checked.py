@@ -8,7 +8,9 @@ together only as its next forward begins.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -29,23 +31,47 @@ _SHARDED = "ZeroRedundancyOptimizer"  # each rank has a part of its state
 Sums = dict[str, dict[str, str]]
 
 
-def checksums(registry: Registry, steps: Steps) -> dict[str, Sums]:
+def checksums(registry: Registry, steps: Steps) -> dict[str, Any]:
     """Return those of all models that are not this rank's alone, and of what trains them."""
     models: Sums = {}
-    optimizers: Sums = {}
+    labels: dict[str, str] = {}
     for synced in registry:
-        if not synced.local and synced.values():
-            models[_free(synced.label, models)] = _of_tensors(_tensors(synced))
+        if not synced.local and synced.agreed and synced.values():
+            labels[_key(synced)] = synced.label
+            models[_key(synced)] = _of_tensors(_tensors(synced))
     for number, ddp in enumerate(registry.ordered_ddps()):
         parameters = (pair for pair in tensors_of(ddp) if peek.is_a(pair[1], nn.Parameter))
         models[f"DDP({type(ddp.module).__name__}) number {number + 1}"] = _of_tensors(parameters)
-    for optimizer, trained in steps.optimizers():
-        if trained and not any(synced.local for synced in trained):
-            kind = peek.class_name(type(optimizer))
-            labels = ", ".join(synced.label for synced in trained)
-            if kind != _SHARDED:
-                optimizers[_free(f"{kind} of {labels}", optimizers)] = _of_optimizer(optimizer)
-    return {"models": models, "optimizers": optimizers}
+    optimizers: Sums = {}
+    for key, optimizer, trained in _optimizers(steps):
+        labels[key] = (
+            f"{peek.class_name(type(optimizer))} of {', '.join(one.label for one in trained)}"
+        )
+        optimizers[key] = _of_optimizer(optimizer)
+    return {"models": models, "optimizers": optimizers, "labels": labels}
+
+
+def _key(synced: Synced) -> str:
+    """Return what tells it on all ranks from whatever else has, or had, its label."""
+    return f"round {synced.agreed}"
+
+
+def _optimizers(steps: Steps) -> Iterator[tuple[str, Optimizer, list[Synced]]]:
+    """Yield the optimizers that all ranks have, each with a key and with what it trains.
+
+    Those of the same models are counted from the newest: one that has been replaced may still be
+    held on some ranks alone.
+    """
+    counts: Counter[str] = Counter()
+    found = []
+    for optimizer, trained in reversed(steps.optimizers()):
+        kind = peek.class_name(type(optimizer))
+        shared = trained and all(one.agreed and not one.local for one in trained)
+        if shared and kind != _SHARDED:
+            models = f"{kind} of {', '.join(map(_key, trained))}"
+            counts[models] += 1
+            found.append((f"{models}, {counts[models]}", optimizer, trained))
+    return reversed(found)
 
 
 def _tensors(synced: Synced) -> Iterator[tuple[str, Tensor]]:
@@ -79,9 +105,3 @@ def _of_optimizer(optimizer: Optimizer) -> dict[str, str]:
         for part in Taken(optimizer, Limits())
         if part.digest
     }
-
-
-def _free(label: str, taken: Sums) -> str:
-    """Return the label, numbered if it has been given already."""
-    number = sum(one.partition(" number ")[0] == label for one in taken)
-    return f"{label} number {number + 1}" if number else label

@@ -10,7 +10,7 @@ from ddp_magic.core.anomaly import Census, told_inputs
 from ddp_magic.rank.finite import are_finite, census, floating
 from ddp_magic.rank.modulecalls import ModuleCall, Names
 
-_CLEAN = "clean the data, or leave such batches out"
+_CLEAN = "clean the data; a batch that is left out has to be left out on all ranks"
 _HALF = "float16 ends at 65,504: use bfloat16, or float32 for this module"
 
 At = Callable[[FrameType], str]  # the step and the line, given a frame

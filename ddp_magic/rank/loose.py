@@ -23,7 +23,7 @@ class LooseTensors:
 
     Attributes
     ----------
-    label, fired, extra, reduces, asked, local, takes
+    label, fired, extra, reduces, asked, local, takes, agreed
         As of an `Attachment`; nothing is ever ``extra``.
     """
 
@@ -33,6 +33,7 @@ class LooseTensors:
         self.reduces = self.asked = 0
         self.local = False
         self.takes = 0
+        self.agreed: tuple[int, int] | None = None
         self._are_parameters = all(isinstance(tensor, nn.Parameter) for _, tensor in named)
         self.label = ", ".join(name for name, _ in named)
         self._names = [name for name, _ in named]
@@ -66,6 +67,7 @@ class LooseTensors:
         """
         verdict = agreement.compare(self._rounds, self.label, self.layout(), self.values())
         self._met_in = self._rounds.cell
+        self.agreed = self._rounds.last
         if verdict is Verdict.DIFFERENT and self._are_parameters:
             self.take_values()
         elif verdict is not Verdict.EQUAL:
@@ -94,12 +96,13 @@ class LooseTensors:
             "reduces": self.reduces,
             "asked": self.asked,
             "met_in": self._met_in,
+            "agreed": self.agreed,
         }
 
     def take_up(self, record: dict[str, Any]) -> None:
         """Be as these are on another rank."""
         self.reduces, self.asked = record["reduces"], record["asked"]
-        self._met_in = record["met_in"]
+        self._met_in, self.agreed = record["met_in"], record["agreed"]
 
     def own_hooks(self) -> list[int]:
         """Return the numbers of the hooks that these are, on the tensors."""

@@ -8,17 +8,20 @@ from ddp_magic.rank.agreement import checksum, text_checksum
 from ddp_magic.rank.attachment import Attachment
 from ddp_magic.rank.registry import Registry, Synced
 
-_Key = tuple[str, int]  # the label, and which of those that have it
+_Key = tuple[int, int]  # the round in which all ranks agreed on it
 
 
 def rejoin(registry: Registry) -> list[Synced]:
     """Give all ranks rank 0's values of what all of them have; a collective.
 
+    Labels do not tell what that is: one rank may still hold, in a traceback or in a variable of
+    its own, a model whose name has another one now.
+
     Returns
     -------
         What some rank lacks, or has in another shape.
     """
-    present = _by_label(registry)
+    present = {one.agreed: one for one in registry if one.agreed and not one.local and one.values()}
     mine = {key: _fingerprint(synced) for key, synced in present.items()}
     theirs: list[dict[_Key, tuple[int, ...]]] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(theirs, mine)
@@ -33,16 +36,8 @@ def rejoin(registry: Registry) -> list[Synced]:
             synced.take_values()
         if isinstance(synced, Attachment):
             synced.share_buffers()
-    return [synced for key, synced in present.items() if key not in shared]
-
-
-def _by_label(registry: Registry) -> dict[_Key, Synced]:
-    found: dict[_Key, Synced] = {}
-    for synced in registry:
-        if not synced.local and synced.values():
-            number = sum(label == synced.label for label, _ in found)
-            found[synced.label, number] = synced
-    return found
+    kept = [id(present[key]) for key in shared]
+    return [one for one in registry if not one.local and one.values() and id(one) not in kept]
 
 
 def _fingerprint(synced: Synced) -> tuple[int, ...]:

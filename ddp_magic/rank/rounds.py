@@ -56,6 +56,11 @@ class Rounds:
         self.unmet = ""
         self._number = 0
 
+    @property
+    def last(self) -> tuple[int, int]:
+        """Which round was the last: cell and number, the same on all ranks that came to it."""
+        return self.cell, self._number
+
     def begin_cell(self, cell: int) -> None:
         """Begin anew, with all ranks that run this cell."""
         self.cell = cell

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddp_magic.rank import where
 from ddp_magic.rank.engine import current
+from ddp_magic.rank.frames import as_imported
 from ddp_magic.rank.shell import cell_folder, this_shell
 
 _MOST_FRAMES = 60  # of one stack: half of them at either end
@@ -68,10 +69,12 @@ def _told(frame: FrameType) -> dict[str, Any]:
     cell = this_shell().compile.format_code_name(code.co_filename)
     in_cell = code.co_filename.startswith(cell_folder())
     name = code.co_name if code.co_name != "<module>" else ""
+    is_users = where.is_users(frame)
+    path = code.co_filename if is_users else as_imported(code.co_filename)
     return {
-        "file": cell[1] if in_cell and cell else code.co_filename,
+        "file": cell[1] if in_cell and cell else path,
         "line": line,
         "function": name,
         "source": linecache.getline(code.co_filename, line).strip()[:_LONGEST_SOURCE],
-        "is_users": where.is_users(frame),
+        "is_users": is_users,
     }

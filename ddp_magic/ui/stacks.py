@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from ddp_magic.core.stacks import StackGroup, Stacks
 
+# In pages that nbconvert makes, nothing else tells that these are lines of code.
+_LINES_STYLE = "font-family: var(--jp-code-font-family, monospace); margin-left: 2em"
 _FOLDED_STYLE = "color: #808080"  # legible in either theme
 
 
@@ -39,4 +41,4 @@ def _parts(group: StackGroup) -> Iterator[str]:
 
 
 def _lines(lines: Iterable[str]) -> str:
-    return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
+    return f'<pre style="{_LINES_STYLE}">{html.escape(chr(10).join(lines))}</pre>'

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from ddp_magic import CellInterrupted, ParityError, Session, UsageError
+from ddp_magic import CellError, CellInterrupted, ParityError, Session, UsageError
 from ddp_magic.testing import RecordingView
 from tests.kernel.conftest import Run
 
@@ -146,6 +146,21 @@ def test_check_finds_what_the_ranks_hold_apart(session: Session, run: Run) -> No
     run("train()", check=True)
     with pytest.raises(ParityError, match=r"\['lr'\] is not the same"):
         run("optimizer.param_groups[0]['lr'] *= 1 + rank", check=True)
+
+
+def test_a_model_that_one_rank_still_holds_is_not_taken_for_its_successor(
+    session: Session, run: Run
+) -> None:
+    """As the frames of a traceback hold one, which only the rank that failed has."""
+    run(f"{_TRAIN}if rank == 1: kept, kept_optimizer = model, optimizer")
+    run(_TRAIN)
+    run("train()", check=True)
+    run("if rank == 1: weights = kept[0].weight.tolist()")
+    with pytest.raises(CellError, match="ValueError"):
+        run("if rank == 0: raise ValueError")
+    view = run("train()", check=True)
+    assert any("--check: model (Sequential), Adam of model" in line for line in view.notices)
+    run("if rank == 1: assert kept[0].weight.tolist() == weights")
 
 
 def test_a_rank_that_died_is_told_of() -> None:

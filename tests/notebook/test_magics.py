@@ -65,6 +65,14 @@ def test_a_failing_cell_fails_like_any_cell(notebook: Notebook) -> None:
     assert "ddp_magic/" not in traceback
 
 
+def test_lines_are_counted_from_the_top_of_the_cell_below_another_magic(
+    notebook: Notebook,
+) -> None:
+    traceback = "\n".join(notebook.run("%%time\n%%ddp\n1 / 0").error["traceback"])
+    assert "line 3" in traceback
+    assert "# %%time" in traceback
+
+
 def test_a_syntax_error_is_shown_with_its_line_alone(notebook: Notebook) -> None:
     output = notebook.run("%%ddp\nx = 1\ndef f(:")
     traceback = "\n".join(output.error["traceback"])

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import warnings
 
 import pytest
+import torch
 
+import ddp_magic.rank.frames
+from ddp_magic.rank.frames import as_imported
 from ddp_magic.rank.where import has_threads
 
 
@@ -31,3 +35,10 @@ def test_packages_are_not_the_users_wherever_they_are(path: str, is_users: bool)
     finally:
         end.set()
         thread.join()
+
+
+def test_where_a_library_is_installed_is_not_told() -> None:
+    assert as_imported(torch.nn.modules.module.__file__ or "") == "torch/nn/modules/module.py"
+    assert as_imported(ddp_magic.rank.frames.__file__) == "ddp_magic/rank/frames.py"
+    assert as_imported(warnings.__file__ or "") == "warnings.py"
+    assert as_imported("/elsewhere/module.py") == "/elsewhere/module.py"
