@@ -120,6 +120,8 @@ class RankShell(ZMQInteractiveShell):
             _end_in_users_code(traceback)
             error.__cause__ = error.__context__ = None
             kind = KeyboardInterrupt
+        elif isinstance(error, DdpMagicError):
+            _end_in_users_code(traceback)  # what it says is of that line, not of torch's
         _hide_own_frames(traceback)
         _cut_middle(traceback)
         return kind, error, traceback
