@@ -46,21 +46,21 @@ class DdpMagics(Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        self._session: Session | None = None
+        self._made: Session | None = None
         self._server: ForkServer | None = None
         self._session_lock = threading.Lock()
         self._warming: threading.Thread | None = None
-        self.cell_help = CellHelp(shell, lambda: self._session)
+        self.cell_help = CellHelp(shell, lambda: self._made)
 
     @property
     def session(self) -> Session:
         """The session; made at its first use, for ipyparallel takes a moment to import."""
         with self._session_lock:
-            if self._session is None:
+            if self._made is None:
                 from ddp_magic.kernel.session import Session
 
-                self._session = Session(preload=self.preload, server=self._server)
-            return self._session
+                self._made = Session(preload=self.preload, server=self._server)
+            return self._made
 
     def warm(self) -> None:
         """Begin what every start needs, if that is wanted."""
@@ -87,8 +87,8 @@ class DdpMagics(Magics):
 
     @observe("preload")
     def _preload_changed(self, change: dict[str, Any]) -> None:
-        if change["old"] is not Undefined and self._session is not None:
-            self._session.preload = change["new"]
+        if change["old"] is not Undefined and self._made is not None:
+            self._made.preload = change["new"]
 
     @no_var_expand
     @line_cell_magic
@@ -114,10 +114,10 @@ class DdpMagics(Magics):
             if self._warming is not None:
                 self._warming.join()
         finally:
-            if self._session is not None:
-                if self._session.started:
+            if self._made is not None:
+                if self._made.started:
                     print(_STOPPED)
-                self._session.stop()
+                self._made.stop()
             elif self._server is not None:
                 self._server.close()
 
@@ -206,6 +206,9 @@ class DdpMagics(Magics):
         from ddp_magic.ui.stacks import StacksView
 
         return StacksView(self.session.where(command.ranks))
+
+    def _session(self, _: Command) -> Session:
+        return self.session
 
     def _help(self, command: Command) -> None:
         print(help_text(command.topic))

@@ -68,7 +68,8 @@ def confirmation(checked: Mapping[int, Checked]) -> str:
     labels = _labels(checked)
     told = ", ".join(labels.get(key, key) for key in compared)
     count = sum(map(len, compared.values()))
-    return f"--check: {told}: {count:,} checksums, the same on {named(sorted(checked))}"
+    sums = "1 checksum" if count == 1 else f"{count:,} checksums"
+    return f"--check: {told}: {sums}, the same on {named(sorted(checked))}"
 
 
 def _labels(checked: Mapping[int, Checked]) -> dict[str, str]:

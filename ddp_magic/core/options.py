@@ -321,6 +321,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
         (_OF_RANKS, _HELP),
         Operands("NAME...", "a name", 1),
     ),
+    Subcommand("session", "return the session, for Python", (_HELP,)),
     Subcommand("help", "show this help", (_HELP,)),
 )
 

@@ -40,3 +40,8 @@ def test_check(notebook: Notebook) -> None:
     failed = notebook.run("%%ddp --check\nmodel.bias.data += rank")
     assert failed.error["ename"] == "ParityError"
     assert "bias is not the same on all ranks: rank 0 / rank 1" in failed.error["evalue"]
+
+
+def test_the_session_in_python(notebook: Notebook) -> None:
+    notebook.run("%%ddp\nown = rank + 1")
+    assert notebook.run("session = %ddp session\nprint(session[1]['own'])").text() == "2\n"
