@@ -78,11 +78,11 @@ class Breakpoints:
         if place.line_text in self._passed_over:
             return
         self._passed_over.add(place.line_text)
-        text = f"ddp: breakpoint() on {place.line_text} was passed over: {why}"
+        text = f"breakpoint() on {place.line_text} was passed over: {why}"
         if os.getpid() == self._prompts.process:
             self._report.notice(f"breakpoint:{self._cells}:{place.line_text}", text)
         else:
-            print(text, file=sys.__stderr__, flush=True)
+            print(f"ddp: {text}", file=sys.__stderr__, flush=True)
 
     def _make_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

@@ -51,7 +51,7 @@ def test_what_some_ranks_have_let_go_of_is_not_compared() -> None:
     both = Checked({"old": {"weight": "xx"}, "new": {"weight": "aa"}}, labels=labels)
     one = Checked({"new": {"weight": "aa"}}, labels=labels)
     assert first_difference({0: one, 1: both}) == ""
-    told = "--check: net (Net): 1 checksums, the same on ranks 0-1"
+    told = "--check: net (Net): 1 checksum, the same on ranks 0-1"
     assert confirmation({0: one, 1: both}) == confirmation({0: both, 1: one}) == told
     other = Checked({"new": {"weight": "bb"}}, labels=labels)
     assert first_difference({0: other, 1: both}).startswith("net (Net): weight is not the same")

@@ -12,7 +12,12 @@ from nbformat import NotebookNode
 
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _DEBUGGING = _NOTEBOOKS / "debugging.ipynb"
-_FAILING = {"check": "ParityError", "validation": "CellError", "anomaly": "CellError"}
+_FAILING = {
+    "check": "ParityError",
+    "validation": "CellError",
+    "anomaly": "CellError",
+    "failing": "CellError",
+}
 
 pytestmark = pytest.mark.timeout(360)
 
@@ -135,3 +140,10 @@ def test_committed_outputs_name_no_place_on_a_machine() -> None:
     outputs = nbformat.v4.new_notebook(cells=[NotebookNode({**c, "source": ""}) for c in cells])
     assert not re.findall(r"/(?:home|root|tmp|Users|mnt|work)/\S*", nbformat.writes(outputs))
     assert "-packages" not in nbformat.writes(outputs)
+
+
+def test_nobody_can_be_asked_and_what_failed_is_told(notebook: NotebookNode) -> None:
+    cells = _cells(notebook)
+    passed_over = "breakpoint() on line 6 was passed over: this front end takes no input"
+    assert passed_over in _text(cells["breakpoint"])
+    assert "rank 1 failed with ValueError: a blank image" in _text(cells["failing"])
