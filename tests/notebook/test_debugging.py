@@ -124,15 +124,16 @@ def test_the_committed_outputs_are_those_of_today(anew: NotebookNode) -> None:
 def _lasting(cell: NotebookNode) -> list[str]:
     """Return the lines that a cell shows, in any order, without what another run may change.
 
-    That is: decimals (times, and what is computed), the numbers of collectives, and where in
-    torch an error was raised.
+    That is: decimals (times, and what is computed), the numbers of collectives, where in torch an
+    error was raised, and in how many lines it is told what was done to the cell.
     """
     lines = _text(cell).splitlines()
     raised = [n for n, line in enumerate(lines) if line.startswith("AnomalyError:")]
     lines = lines[raised[-1] :] if raised else lines
     masked = (re.sub(r"-?\d+\.\d+(e[-+]\d+)?|#\d+", "~", line) for line in lines)
     told = (line for line in masked if not line.startswith(("CPU times", "Wall time")))
-    return sorted(re.sub(r"\s+", " ", line).strip() for line in told)
+    facts = {fact for line in told for fact in line.split(" · ")}
+    return sorted(re.sub(r"\s+", " ", fact).strip() for fact in facts)
 
 
 def test_committed_outputs_name_no_place_on_a_machine() -> None:
