@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ddp_magic.core.runstate import RunState
 from ddp_magic.core.view import MimeBundle, Points
 
 
@@ -31,6 +32,7 @@ class RecordingView:
     finished: int = 0
     stop: Callable[[], object] | None = None
     typed: list[str | BaseException | Callable[[], str]] | None = None
+    states: list[RunState] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
@@ -47,9 +49,13 @@ class RecordingView:
     def begin(self) -> None:
         """Do nothing."""
 
-    def offer_stop(self, stop: Callable[[], object]) -> None:
+    def offer_controls(self, stop: Callable[[], object], where: Callable[[], str]) -> None:
         """Keep what stops the cell."""
         self.stop = stop
+
+    def show_state(self, state: RunState) -> None:
+        """Keep it."""
+        self.states.append(state)
 
     def text(self, stream: str, text: str) -> None:
         """Keep text."""

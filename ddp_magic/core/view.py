@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ddp_magic.core.runstate import RunState
+
 MimeBundle = dict[str, Any]
 Points = Mapping[str, Sequence[tuple[int, float]]]
 
@@ -15,8 +17,14 @@ class View(Protocol):
     def begin(self) -> None:
         """Note that the cell begins to run, the ranks being ready."""
 
-    def offer_stop(self, stop: Callable[[], object]) -> None:
-        """Let the user stop the cell, which runs in the background, until `finish`."""
+    def offer_controls(self, stop: Callable[[], object], where: Callable[[], str]) -> None:
+        """Let the user stop the cell, and ask where its ranks are, until `finish`.
+
+        Both may be called on any thread.
+        """
+
+    def show_state(self, state: RunState) -> None:
+        """Show what the ranks do; called twice a second, from the cell's first second on."""
 
     def text(self, stream: str, text: str) -> None:
         """Show text exactly as it was printed to ``stdout`` or ``stderr``."""

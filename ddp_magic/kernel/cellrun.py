@@ -26,6 +26,7 @@ from ddp_magic.core.failures import FailureStory, RankFailure
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.question import Question
 from ddp_magic.core.ranks import named, told_of_each
+from ddp_magic.core.runstate import Doing, Pulse, Pulses, RankState
 from ddp_magic.core.unsent import WRITTEN_KEY
 from ddp_magic.core.view import Points, View
 from ddp_magic.core.witness import Closing, managed_drift
@@ -35,6 +36,7 @@ from ddp_magic.kernel.vigil import Vigil
 from ddp_magic.kernel.world import World
 
 _TICK_S = 0.05
+_SHOW_S = 0.5
 _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent before it
 _GRACE_S = 1.0  # how long other ranks have, when one has failed, to end or to fail themselves
 METADATA_KEY = "ddp_magic"
@@ -92,6 +94,8 @@ class CellRun:
         self._held_notices: dict[str, str] = {}
         self._notices: set[str] = set()
         self.looks_into = looks_into  # what failed earlier, if the cell does nothing else
+        self._pulses = Pulses(self._engines)
+        self._shown_s = 0.0  # when it was last shown what the ranks do
         self._dialogue = Dialogue(
             world, self._engines, view, looks_into.first if looks_into else None
         )
@@ -187,6 +191,20 @@ class CellRun:
         if now_s - self._watched_s >= _TICK_S:
             self._watched_s = now_s
             self._watch(now_s)
+        if self._pulses and now_s - self._shown_s >= _SHOW_S:
+            self._shown_s = now_s
+            self._view.show_state(self._pulses.state(self._known(), now_s))
+
+    def _known(self) -> dict[int, RankState]:
+        """Return what the ranks do that have ended the cell or are stopped."""
+        known = {rank: RankState(Doing.ENDED) for rank in self._replied}
+        for rank, place in self._dialogue.stopped().items():
+            known[rank] = RankState(Doing.STOPPED, f"at {place.line_text}")
+        for rank, failure in self._record.failures.items():
+            known[rank] = RankState(Doing.FAILED, failure.headline)
+        for rank, what in self._record.died.items():
+            known[rank] = RankState(Doing.DIED, what)
+        return known
 
     def _watch(self, now_s: float) -> None:
         """Do what is due by time, also while output floods in."""
@@ -448,6 +466,8 @@ class CellRun:
             self._view.points(_as_points(content[_POINTS_KIND]))
         elif content["kind"] == "notice":
             self._notice(rank, content["key"], content["text"])
+        elif content["kind"] == "pulse":
+            self._pulses.hear(rank, Pulse.from_wire(content["pulse"]), time.monotonic())
         elif content["kind"] == "asks":
             self._dialogue.hear(Question.from_wire(rank, content["question"]))
         elif content["kind"] == "resumes":

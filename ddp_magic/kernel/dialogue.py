@@ -11,6 +11,7 @@ from ddp_magic.core.debugline import DebugLine, Verb, parse_debug_line
 from ddp_magic.core.question import Answer, Asks, Question
 from ddp_magic.core.ranks import in_number, named, told_of_each
 from ddp_magic.core.view import View
+from ddp_magic.core.where import Place
 from ddp_magic.errors import UsageError
 from ddp_magic.kernel.world import World
 
@@ -50,6 +51,10 @@ class Dialogue:
     def is_open(self) -> bool:
         """Whether a rank waits for an answer."""
         return bool(self._asking)
+
+    def stopped(self) -> dict[int, Place]:
+        """Return where the ranks are that a debugger has stopped."""
+        return {rank: one.place for rank, one in self._asking.items() if one.is_debugger}
 
     @property
     def awaited(self) -> tuple[int, ...]:

@@ -423,11 +423,11 @@ class Session:
                 view.begin()
                 run.start(code, {METADATA_KEY: plan.to_wire()})
 
+        view.offer_controls(self.interrupt, lambda: str(self.where()))
         if not options.background:
             self._follow(run, options.timeout_s, start)
             return None
         start()
-        view.offer_stop(self.interrupt)
         follow = partial(self._follow, run, options.timeout_s)
         self._background = BackgroundCell(follow, self.interrupt, view)
         return self._background

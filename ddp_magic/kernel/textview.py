@@ -6,6 +6,7 @@ import getpass
 import sys
 from collections.abc import Callable
 
+from ddp_magic.core.runstate import RunState
 from ddp_magic.core.view import MimeBundle, Points
 
 
@@ -15,8 +16,11 @@ class TextView:
     def begin(self) -> None:
         """Do nothing."""
 
-    def offer_stop(self, stop: Callable[[], object]) -> None:
-        """Do nothing: whoever runs it has the handle."""
+    def offer_controls(self, stop: Callable[[], object], where: Callable[[], str]) -> None:
+        """Do nothing: whoever runs it has the session."""
+
+    def show_state(self, state: RunState) -> None:
+        """Do nothing."""
 
     def text(self, stream: str, text: str) -> None:
         """Write to the process's ``stdout`` or ``stderr``."""

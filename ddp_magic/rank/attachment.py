@@ -9,9 +9,10 @@ rank where every parameter got its gradient, nearly always, that takes a compari
 from __future__ import annotations
 
 import itertools
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -68,12 +69,17 @@ class Attachment:
         How often such as ``torch.autograd.grad`` returned were.
     local
         Whether the model is this rank's alone, so that nothing is averaged.
+    waited_s
+        How long backward passes, of any model, have waited for others' gradients, when this rank's
+        were there.
     takes
         How often values were taken over from rank 0, so that the optimizers' states may differ too.
     agreed
         In which round all ranks last found that they have this model, which tells it from others
         of its name that some ranks still hold; None before.
     """
+
+    waited_s: ClassVar[float] = 0.0
 
     def __init__(
         self, named_roots: Sequence[tuple[str, nn.Module]], rounds: Rounds, report: Report
@@ -84,6 +90,7 @@ class Attachment:
         self.local = False
         self.takes = 0
         self.agreed: tuple[int, int] | None = None
+        self._computed_s = 0.0  # when the gradient came that mostly comes last
         self.options: dict[str, Any] = {}
         self._report = report
         self._rounds = rounds
@@ -171,11 +178,13 @@ class Attachment:
         members = self._reducer
         for identity, (_, parameter) in self.parameters().items():
             into = self.fired if members is None or identity in members else self.extra
-            # A list's own `append` as the hook: no Python frame for each gradient.
-            hook = self._averaging_before(into) if _has_hooks(parameter) else into.append
+            # A list's own `append` as the hook: no Python frame for each gradient but one.
+            is_last = not self._hooks and parameter.device.type == "cpu"
+            hook = self._noting_when(into) if is_last else into.append
+            hook = self._averaging_before(into) if (is_read := _has_hooks(parameter)) else hook
             with AllTrainable([parameter]):
                 handle = parameter.register_post_accumulate_grad_hook(hook)
-            if hook is not into.append:
+            if is_read:
                 _put_first(parameter, handle)
             self._hooks[identity] = (parameter, handle)
 
@@ -215,6 +224,15 @@ class Attachment:
             into.append(parameter)
 
         return average
+
+    def _noting_when(self, into: list[Tensor]) -> Callable[[Tensor], None]:
+        """Return a hook for the model's first parameter, which mostly gets its gradient last."""
+
+        def note(parameter: Tensor) -> None:
+            into.append(parameter)
+            self._computed_s = time.perf_counter()
+
+        return note
 
     def _unhook(self) -> None:
         for _, handle in self._hooks.values():
@@ -293,6 +311,9 @@ class Attachment:
         ParityError
             If the model's shape differs between ranks.
         """
+        if self._computed_s:
+            Attachment.waited_s += time.perf_counter() - self._computed_s
+            self._computed_s = 0.0
         reducer = self._reducer
         if not (
             reducer is not None

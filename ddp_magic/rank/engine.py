@@ -23,6 +23,7 @@ from ddp_magic.errors import StartError, StateError
 from ddp_magic.rank import group
 from ddp_magic.rank.anomaly import AnomalyDetector
 from ddp_magic.rank.attach import Attacher
+from ddp_magic.rank.attachment import Attachment
 from ddp_magic.rank.breakpoints import Breakpoints
 from ddp_magic.rank.debugger import RankPdb
 from ddp_magic.rank.effects import SharedEffects
@@ -35,18 +36,20 @@ from ddp_magic.rank.loaders import LoaderSharder
 from ddp_magic.rank.losses import LossRecorder
 from ddp_magic.rank.mainpickle import PickledMain
 from ddp_magic.rank.meetings import Meetings
+from ddp_magic.rank.memory import device_memory_bytes, own_memory_bytes
 from ddp_magic.rank.owngpu import OwnGpu
 from ddp_magic.rank.prompts import Prompts
+from ddp_magic.rank.pulse import PulseThread
 from ddp_magic.rank.script import run_program
 from ddp_magic.rank.seeding import seed_everything
-from ddp_magic.rank.shell import RankKernel, this_shell
+from ddp_magic.rank.shell import RankKernel, cell_folder, this_shell
 from ddp_magic.rank.spawn import LiveSpawn
 from ddp_magic.rank.stopping import Stopping
 from ddp_magic.rank.streams import FloodGate
 from ddp_magic.rank.telemetry import Channel, RankReport, Sampler
 from ddp_magic.rank.untraced import Untraced
 from ddp_magic.rank.userdist import UserDistributed
-from ddp_magic.rank.where import has_threads, thread_ids, work_s
+from ddp_magic.rank.where import has_threads, main_place, thread_ids, work_s
 from ddp_magic.rank.witness import Witness
 from ddp_magic.version import __version__
 
@@ -80,6 +83,7 @@ class Rank:
         self.effects = SharedEffects(self._folder, membership.rank, membership.world_size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
+        self.pulse = PulseThread(self._pulse, self.channel.send)
         self.prompts = Prompts(self.channel.send)
         self.breakpoints = Breakpoints(self.prompts, self.report)
         self.anomaly = AnomalyDetector(self.attacher.named_models)
@@ -138,6 +142,7 @@ class Rank:
                 yield
         finally:
             self._ended_s: float = time.time()
+            self.pulse.end_cell()
             self.breakpoints.end_cell()
             self.prompts.end_cell()
             self.anomaly.end_cell()
@@ -182,6 +187,23 @@ class Rank:
         times = {"cpu_s": work_s(self._idle_threads), "at_s": time.time()}
         known = {"counts": counts, "ops": ops, "awaits": awaits, "has_threads": has_threads()}
         return {"call": call, **known, **times}
+
+    def _pulse(self) -> dict[str, Any]:
+        """Return what this rank does now (see `ddp_magic.core.runstate.Pulse`)."""
+        look, place = self.look(), main_place(cell_folder())
+        if look["call"]:
+            place = replace(place, collective=look["call"])
+        waits = place.waits and (look["ops"] or look["awaits"])
+        on_cpu = torch.device(self.membership.device).type == "cpu"
+        return {
+            "at_s": time.monotonic() - self._begun_s,
+            "step": self.losses.step or self.sharder.trainings - self._begun_step,
+            **self.sharder.progress(),
+            "waited_s": Attachment.waited_s if on_cpu else None,
+            "memory_bytes": own_memory_bytes(),
+            "device_bytes": device_memory_bytes(self.membership.device),
+            "waits_in": place.where if waits else "",
+        }
 
     def free(self) -> None:
         """End what this rank waits for in a collective; may be called on any thread."""
@@ -249,6 +271,7 @@ class Rank:
         self._failed = True  # until it is known
         self.channel.begin_cell()
         self.prompts.begin_cell(plan.no_input)
+        self._begun_s, self._begun_step = time.monotonic(), self.sharder.trainings
         self.helpers.begin_cell(plan.ranks)
         self.spawn.everyone = whole
         self.attacher.active = self._together
@@ -269,6 +292,7 @@ class Rank:
             self.effects.begin_cell(plan.number)
         if plan.detect_anomaly:
             self.anomaly.begin_cell()
+        self.pulse.begin_cell()
 
 
 def join(payload: dict[str, Any]) -> dict[str, Any]:

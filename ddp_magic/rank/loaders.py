@@ -6,6 +6,7 @@ import ast
 import math
 import os
 import sys
+import weakref
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import wraps
@@ -108,6 +109,7 @@ class LoaderSharder:
         self.batch = "global"
         self.trainings = self.backwards = 0
         self.divided = 0
+        self._reads: list[tuple[weakref.ref[Any], int | None]] = []  # passes that began, and sizes
         self._states: MutableMapping[Loader, LoaderState] = WeakIdKeyDictionary()
         self._seen_loops: set[tuple[CodeType, int]] = set()
         self._unseen_cut: Cut | None = None  # a cut since which there was no backward
@@ -305,6 +307,7 @@ class LoaderSharder:
         @wraps(original)
         def __init__(iterator: Any, loader: Loader) -> None:
             original(iterator, loader)
+            self._note_pass(iterator, loader)
             indices = iterator._index_sampler
             plan = self.plan(indices.state) if isinstance(indices, ShardedIndices) else None
             if plan is not None:
@@ -313,6 +316,27 @@ class LoaderSharder:
                 )
 
         return __init__
+
+    def _note_pass(self, iterator: Any, loader: Loader) -> None:
+        if torch.is_grad_enabled() and os.getpid() == self._pid:
+            self._reads = [pair for pair in self._reads if pair[0]() is not None]
+            self._reads.append((weakref.ref(iterator), _batch_size(loader)))
+
+    def progress(self) -> dict[str, int | None]:
+        """Return how far the pass that began last has come; may be called on any thread.
+
+        Returns
+        -------
+        dict
+            ``position`` and ``length`` in batches, and ``batch``: samples of one, on all ranks
+            together. None where that is not known.
+        """
+        for reference, size in reversed(self._reads):
+            if (iterator := reference()) is not None:
+                ranks = dist.get_world_size() if self.batch == "per-rank" else 1
+                known = {"position": iterator._num_yielded, "length": _length(iterator)}
+                return {**known, "batch": size * ranks if size else None}
+        return {"position": None, "length": None, "batch": None}
 
     def _state(self, loader: Loader) -> LoaderState:
         state = self._states.get(loader)
@@ -374,6 +398,17 @@ class LoaderSharder:
                 return original(loader)
         finally:
             loader.collate_fn = collate_fn
+
+
+def _batch_size(loader: Loader) -> int | None:
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def _length(iterator: Any) -> int | None:
+    indices = iterator._index_sampler
+    inner = indices.inner if isinstance(indices, ShardedIndices) else indices
+    return len(indices) if isinstance(inner, BatchSampler) else None
 
 
 def _is_stream(loader: Loader) -> bool:

@@ -8,15 +8,16 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from ddp_magic.core.runstate import RunState
 from ddp_magic.core.view import MimeBundle, Points
 from ddp_magic.ui import inputbox
-from ddp_magic.ui.page import has_a_page
+from ddp_magic.ui.controls import Controls
+from ddp_magic.ui.page import cell_id, has_a_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddp_magic.ui.chart import LossChart
-    from ddp_magic.ui.stopbutton import StopButton
+    from ddp_magic.ui.panel import Panel
 
 # Fixed, and legible in either theme: an untrusted notebook keeps no theme variable.
 _NOTICE_STYLE = "color: #808080; font-size: 0.9em; padding-left: 5px"
@@ -27,22 +28,25 @@ class NotebookView:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._chart: LossChart | None = None
+        self._panel: Panel | None = None
+        self._controls: Controls | None = None
+        self._cell_id = cell_id(shell)
         self._began_s = time.monotonic()
         self._last_stream = "stdout"
-        self._stop_button: StopButton | None = None
         self._progress_id = ""  # of the display that the next line of progress replaces
 
     def begin(self) -> None:
         """Count the cell's time from here."""
         self._began_s = time.monotonic()
 
-    def offer_stop(self, stop: Callable[[], object]) -> None:
-        """Show a button, where there is a page for it."""
-        if has_a_page(self._shell):
-            from ddp_magic.ui.stopbutton import StopButton
+    def offer_controls(self, stop: Callable[[], object], where: Callable[[], str]) -> None:
+        """Have buttons on the panel."""
+        self._controls = Controls(stop, where)
 
-            self._stop_button = StopButton(stop)
+    def show_state(self, state: RunState) -> None:
+        """Show what the ranks do, where there is a page for it."""
+        if has_a_page(self._shell):
+            self._shown().show_state(state)
 
     def text(self, stream: str, text: str) -> None:
         """Print text exactly as it is."""
@@ -77,11 +81,15 @@ class NotebookView:
 
     def points(self, points: Points) -> None:
         """Grow the live curve; it appears with its first point."""
-        if self._chart is None:
-            from ddp_magic.ui.chart import LossChart
+        self._shown().add(points)
 
-            self._chart = LossChart()
-        self._chart.add(points)
+    def _shown(self) -> Panel:
+        if self._panel is None:
+            from ddp_magic.ui import earlier_runs
+            from ddp_magic.ui.panel import Panel
+
+            self._panel = Panel(controls=self._controls, earlier=earlier_runs.of(self._cell_id))
+        return self._panel
 
     def no_input(self) -> str:
         """Say so where the front end (that runs all cells, say) takes no input."""
@@ -93,18 +101,18 @@ class NotebookView:
 
     def tick(self) -> None:
         """Draw the points that have come in since the curve was last drawn."""
-        if self._chart is not None:
-            self._chart.add({})
+        if self._panel is not None:
+            self._panel.add({})
 
     def finish(self) -> None:
-        """Replace the live curve by a picture that needs no kernel; take the button away."""
-        if self._stop_button is not None:
-            self._stop_button.close()
-            self._stop_button = None
-        if self._chart is not None:
+        """Replace the panel by a picture that needs no kernel."""
+        if self._panel is not None:
             took_s = time.monotonic() - self._began_s
-            self._chart.finish(f"{took_s:,.1f} s")
-            self._chart = None
+            self._panel.finish(f"{took_s:,.1f} s")
+            from ddp_magic.ui import earlier_runs
+
+            earlier_runs.keep(self._cell_id, self._panel.curves)
+            self._panel = None
 
     def _publish(
         self, data: MimeBundle, metadata: MimeBundle, transient: MimeBundle, *, update: bool

@@ -1,4 +1,4 @@
-"""The live curve as a widget that plotly.js draws; importing this needs plotly and anywidget.
+"""The panel as a widget, its curves drawn by plotly.js; importing this needs plotly and anywidget.
 
 This is no ``plotly.graph_objects.FigureWidget``: that one takes over a second to import, and each
 leaves 18 MB in the page for as long as that is open. It also sends its changes as messages, so a
@@ -16,8 +16,11 @@ import traitlets
 from plotly.offline import get_plotlyjs
 
 from ddp_magic.ui import style
+from ddp_magic.ui.controls import Controls
+from ddp_magic.ui.picture import Picture
 from ddp_magic.ui.series import Curve
 
+_FILES: Final = Path(__file__).parent
 _AXIS: Final = {
     "gridcolor": style.GRID,
     "zeroline": False,
@@ -39,29 +42,74 @@ _LAYOUT: Final = {
 
 
 class Figure(anywidget.AnyWidget):
-    """Curves in the page."""
+    """The panel in the page.
+
+    Parameters
+    ----------
+    controls
+        What its buttons do; None: there are none.
+    """
 
     # Its text: what anywidget makes of a path keeps every widget alive, to tell it of changes.
-    _esm = Path(__file__).with_name("live.js").read_text(encoding="utf-8")
+    _esm = _FILES.joinpath("panel.js").read_text(encoding="utf-8")
+    _css = _FILES.joinpath("panel.css").read_text(encoding="utf-8")
     _plotly_js = traitlets.Unicode().tag(sync=True)
     _figure_layout = traitlets.Dict().tag(sync=True)
     _traces: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    _earlier: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    _steps_at: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    _head = traitlets.Dict().tag(sync=True)
+    _has_controls = traitlets.Bool().tag(sync=True)
+    _told = traitlets.Unicode().tag(sync=True)  # the answer to Where
 
-    def __init__(self, curves: Sequence[Curve]) -> None:
-        super().__init__(
-            _plotly_js=get_plotlyjs(), _figure_layout=_layout(curves), _traces=_traces(curves)
-        )
+    def __init__(self, picture: Picture, controls: Controls | None = None) -> None:
+        self._controls = controls
+        super().__init__(_has_controls=controls is not None, **_state(picture))
+        self.on_msg(self._click)
+        self._route()
 
-    def draw(self, curves: Sequence[Curve]) -> None:
-        """Show these curves; they are sent in one message, about 20 kB for each."""
+    def draw(self, picture: Picture) -> None:
+        """Show this; it is sent in one message, about 20 kB for each curve."""
+        state = _state(picture)
         with self.hold_sync():
-            self._figure_layout = _layout(curves)
-            self._traces = _traces(curves)
+            for name, value in state.items():
+                if name != "_plotly_js" or not self._plotly_js:
+                    setattr(self, name, value)
+        self._route()
+
+    def _click(self, _: Any, content: Any, __: Any) -> None:
+        if self._controls is None:
+            return
+        if content == "stop":
+            self._controls.stop()
+        elif content == "where":
+            self._told = self._controls.where()
+            self._route()
+
+    def _route(self) -> None:
+        """Have clicks handled while the cell runs.
+
+        JupyterLab sends them to a subshell. ipykernel would hand them on to the shell from which
+        this widget last sent something, which is the one that runs the cell, until it has ended.
+        """
+        self.comm.__dict__.pop("_reply_subshell_id", None)
 
     def close(self) -> None:
         """Take the widget, and the box model that ipywidgets gives it, out of kernel and page."""
         self.layout.close()
         super().close()
+
+
+def _state(picture: Picture) -> dict[str, Any]:
+    curves = picture.curves
+    return {
+        "_plotly_js": get_plotlyjs() if curves else "",
+        "_figure_layout": _layout(curves),
+        "_traces": [_trace(index, curve) for index, curve in enumerate(curves)],
+        "_earlier": [_trace(index, curve) for index, curve in enumerate(picture.earlier)],
+        "_steps_at": [list(pair) for pair in picture.steps_at],
+        "_head": picture.head,
+    }
 
 
 def _layout(curves: Sequence[Curve]) -> dict[str, Any]:
@@ -84,10 +132,6 @@ def _layout(curves: Sequence[Curve]) -> dict[str, Any]:
 
 def _title(text: str) -> dict[str, Any]:
     return {"title": {"text": text, "font": {"size": style.FONT_SIZE_PX}}}
-
-
-def _traces(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    return [_trace(index, curve) for index, curve in enumerate(curves)]
 
 
 def _trace(index: int, curve: Curve) -> dict[str, Any]:

@@ -11,5 +11,10 @@ def has_a_page(shell: Any) -> bool:
     Widgets are for those alone. nbclient and papermill would keep a widget's whole state, of the
     curve's five megabytes of script, in the notebook that they write.
     """
+    return bool(cell_id(shell))
+
+
+def cell_id(shell: Any) -> str:
+    """Return the id, in its notebook, of the cell that runs; ``""`` if it is not known."""
     parent: dict[str, Any] = getattr(shell, "get_parent", dict)()
-    return "cellId" in parent.get("metadata", {})
+    return str(parent.get("metadata", {}).get("cellId", ""))

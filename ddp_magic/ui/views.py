@@ -1,15 +1,16 @@
-"""Where a running cell's curves are seen: a plotly widget, pictures in its place, or nowhere."""
+"""Where a running cell's panel is seen: a plotly widget, pictures in its place, or nowhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from IPython.core.getipython import get_ipython
 from IPython.display import DisplayHandle
 
+from ddp_magic.ui.controls import Controls
 from ddp_magic.ui.page import has_a_page
-from ddp_magic.ui.series import Curve
+from ddp_magic.ui.picture import Picture
 from ddp_magic.ui.still import still
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 _WIDGET_MIME: Final = "application/vnd.jupyter.widget-view+json"
 _FIX: Final = "pip install plotly anywidget ipywidgets"
 _NO_WIDGETS: Final = (
-    "The loss curve appears when the cell ends: this frontend shows no Jupyter widgets."
+    "The loss curve appears when the cell ends: no widget is shown here, or not yet."
 )
 
 
 class View(Protocol):
-    """A place for curves; `finish` leaves the last word there.
+    """A place for a panel; `finish` leaves the last word there.
 
     Attributes
     ----------
@@ -33,13 +34,19 @@ class View(Protocol):
 
     fastest_s: float
 
-    def draw(self, curves: Sequence[Curve], caption: str) -> None: ...
+    def draw(self, picture: Picture) -> None: ...
 
     def finish(self, bundle: Mapping[str, Any]) -> None: ...
 
 
-def view_for_frontend() -> View:
-    """Return what suits whoever sent the cell that runs."""
+def view_for_frontend(controls: Controls | None = None) -> View:
+    """Return what suits whoever sent the cell that runs.
+
+    Parameters
+    ----------
+    controls
+        What a widget's buttons do.
+    """
     shell = get_ipython()
     if getattr(shell, "kernel", None) is None:
         return TextView()
@@ -49,7 +56,7 @@ def view_for_frontend() -> View:
         from ddp_magic.ui.figure import Figure
     except ImportError as error:
         return PictureView(f"no interactive chart: {error} ({_FIX})")
-    return WidgetView(Figure)
+    return WidgetView(lambda picture: Figure(picture, controls))
 
 
 class TextView:
@@ -57,11 +64,12 @@ class TextView:
 
     fastest_s = 1.0
 
-    def draw(self, curves: Sequence[Curve], caption: str) -> None:
+    def draw(self, picture: Picture) -> None:
         pass
 
     def finish(self, bundle: Mapping[str, Any]) -> None:
-        print(bundle["text/plain"])
+        if bundle["text/plain"]:
+            print(bundle["text/plain"])
 
 
 class PictureView:
@@ -79,11 +87,14 @@ class PictureView:
         self._reason = reason
         self._output = _Output()
 
-    def draw(self, curves: Sequence[Curve], caption: str) -> None:
-        self._output.show(still(curves, " · ".join(filter(None, (caption, self._reason)))))
+    def draw(self, picture: Picture) -> None:
+        if picture.curves:
+            caption = " · ".join(filter(None, (picture.caption, self._reason)))
+            self._output.show(still(picture.curves, caption))
 
     def finish(self, bundle: Mapping[str, Any]) -> None:
-        self._output.show(bundle)
+        if bundle["text/plain"]:
+            self._output.show(bundle)
 
 
 class WidgetView:
@@ -91,16 +102,16 @@ class WidgetView:
 
     fastest_s = 0.2
 
-    def __init__(self, make_figure: Callable[[Sequence[Curve]], Figure]) -> None:
+    def __init__(self, make_figure: Callable[[Picture], Figure]) -> None:
         self._make_figure = make_figure
         self._figure: Figure | None = None
         self._output = _Output()
 
-    def draw(self, curves: Sequence[Curve], caption: str) -> None:
+    def draw(self, picture: Picture) -> None:
         if self._figure is not None:
-            self._figure.draw(curves)
+            self._figure.draw(picture)
             return
-        self._figure = self._make_figure(curves)
+        self._figure = self._make_figure(picture)
         view = {"version_major": 2, "version_minor": 0, "model_id": self._figure.model_id}
         self._output.show({_WIDGET_MIME: view, "text/plain": _NO_WIDGETS})
 

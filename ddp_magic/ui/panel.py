@@ -1,4 +1,7 @@
-"""The loss curve of a cell: alive while the cell runs, a picture in the saved notebook after."""
+"""The head of a running cell's output: what the ranks do, the curves, Stop and Where.
+
+When the cell ends it folds to the curves, as a picture, and one line.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from ddp_magic.core.runstate import RunState
+from ddp_magic.ui.controls import Controls
+from ddp_magic.ui.head import head_of
+from ddp_magic.ui.picture import Picture, StepsAt
 from ddp_magic.ui.series import Curve, Series
 from ddp_magic.ui.still import still
 from ddp_magic.ui.style import number
@@ -13,22 +20,36 @@ from ddp_magic.ui.views import View, view_for_frontend
 
 _SLOWEST_S: Final = 1.0
 _SHARE_OF_TIME: Final = 0.05
+_NOTHING: Final = {"text/plain": ""}
 _NAMED: Final = 4  # curves that the line of summary tells of
 
 
-class LossChart:
-    """The curves of one cell, drawn in the output of the cell that runs.
+class Panel:
+    """The panel of one cell, in the output of the cell that runs.
 
-    Nothing is shown before the first point. All methods are to be called from one thread.
+    Nothing is shown before the first point or state. All methods are to be called from one thread.
 
     Parameters
     ----------
     clock
         Seconds, increasing.
+    controls
+        What the panel's buttons do; None: there are none.
+    earlier
+        Curves of runs of the same cell before, to compare with.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        controls: Controls | None = None,
+        earlier: Sequence[Curve] = (),
+    ) -> None:
         self._clock = clock
+        self._controls = controls
+        self._earlier = earlier
+        self._state: RunState | None = None
+        self._steps_at = StepsAt()
         self._series: dict[str, Series] = {}
         self._view: View | None = None
         self._closed = False
@@ -50,6 +71,18 @@ class LossChart:
                 self._series.setdefault(name, Series(name)).extend(pairs)
         if self._series and not self._closed:
             self._draw_if_due()
+
+    def show_state(self, state: RunState) -> None:
+        """Show what the ranks do, above the curves."""
+        self._state = state
+        self._steps_at.add(state.elapsed_s, state.step)
+        if not self._closed:
+            self._draw_if_due()
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The curves as far as they have come."""
+        return [one.curve() for one in self._series.values()]
 
     @property
     def summary(self) -> str:
@@ -77,8 +110,10 @@ class LossChart:
         self._closed = True
         if self._series:
             caption = " · ".join(filter(None, (self.summary, note)))
-            view = self._view or view_for_frontend()
-            view.finish(still(self._curves(), caption))
+            view = self._view or view_for_frontend(self._controls)
+            view.finish(still(self.curves, caption))
+        elif self._view is not None:
+            self._view.finish(_NOTHING)
 
     def close(self) -> None:
         """Finish with what was seen so far, unless finished already."""
@@ -87,10 +122,10 @@ class LossChart:
     def _draw_if_due(self) -> None:
         start_s = self._clock()
         if self._view is None:
-            self._view, self._begun_s = view_for_frontend(), start_s
+            self._view, self._begun_s = view_for_frontend(self._controls), start_s
         elif start_s < self._next_s:
             return
-        self._view.draw(self._curves(), self.summary)
+        self._view.draw(self._picture())
         end_s = self._clock()
         self._next_s = end_s + self._pause_s(end_s - self._begun_s, end_s - start_s)
 
@@ -105,8 +140,9 @@ class LossChart:
         visible_s = min(age_s / 100, _SLOWEST_S)
         return max(self._view.fastest_s, visible_s, lesser_s / _SHARE_OF_TIME)
 
-    def _curves(self) -> list[Curve]:
-        return [one.curve() for one in self._series.values()]
+    def _picture(self) -> Picture:
+        head = head_of(self._state) if self._state is not None else {}
+        return Picture(self.curves, self.summary, head, self._steps_at.pairs, self._earlier)
 
 
 def _change(series: Series) -> str:

@@ -1,0 +1,80 @@
+"""What stands above a cell's curves: a chip for each rank, one line of numbers, a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ddp_magic.core.ranks import told_of_each
+from ddp_magic.core.runstate import Doing, RankState, RunState
+from ddp_magic.core.vartable import size_text
+from ddp_magic.ui.style import number
+
+# Beside the colour, so that nobody needs that.
+_SIGNS: Final = {
+    Doing.RUNS: "▸",
+    Doing.WAITS: "…",
+    Doing.STOPPED: "‖",
+    Doing.ENDED: "✓",
+    Doing.FAILED: "×",  # noqa: RUF001
+    Doing.DIED: "†",
+    Doing.SILENT: "?",
+}
+_MOST_WITH_WORDS: Final = 8  # ranks: with more of them a chip shows its sign alone
+
+
+def head_of(state: RunState) -> dict[str, Any]:
+    """Return what is shown, as JSON.
+
+    Returns
+    -------
+    dict
+        ``chips``: rank, ``doing``, ``text`` and ``title`` of each; ``told``: a line on those that
+        do not simply run; ``facts``: numbers in words; ``progress``: ``[done, of]`` or None.
+    """
+    brief = len(state.ranks) > _MOST_WITH_WORDS
+    return {
+        "chips": [_chip(rank, one, brief) for rank, one in state.ranks.items()],
+        "told": _told(state.ranks) if brief else "",
+        "facts": facts_of(state),
+        "progress": state.progress,
+        "batch": state.batch,
+    }
+
+
+def facts_of(state: RunState) -> list[str]:
+    """Return step, rates, waiting and memory in words, those that are known."""
+    facts = [f"step {state.step:,}"] if state.step else []
+    if state.steps_per_s:
+        facts.append(f"{number(state.steps_per_s)} steps/s")
+    if state.samples_per_s:
+        facts.append(f"{number(state.samples_per_s)} samples/s")
+    if state.waiting_share is not None:
+        facts.append(f"{state.waiting_share:.0%} waiting for gradients")
+    if state.memory_bytes:
+        facts.append(f"{size_text(state.memory_bytes)} a rank")
+    if state.device_bytes:
+        used, there = state.device_bytes
+        facts.append(f"GPU {size_text(used)} of {size_text(there)}")
+    return facts
+
+
+def _chip(rank: int, one: RankState, brief: bool) -> dict[str, Any]:
+    words = " ".join(filter(None, (one.doing.value, one.about)))
+    shown = _SIGNS[one.doing] if brief else f"{_SIGNS[one.doing]} {_short(one)}"
+    return {
+        "rank": rank,
+        "doing": one.doing.value,
+        "text": f"{rank} {shown}",
+        "title": f"rank {rank} {words}",
+    }
+
+
+def _short(one: RankState) -> str:
+    about = one.about if one.doing in (Doing.WAITS, Doing.STOPPED) else ""
+    return " ".join(filter(None, (one.doing.value, about)))
+
+
+def _told(ranks: Mapping[int, RankState]) -> str:
+    words = {r: " ".join(filter(None, (one.doing.value, one.about))) for r, one in ranks.items()}
+    return "; ".join(told_of_each(words))
