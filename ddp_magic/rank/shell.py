@@ -32,9 +32,11 @@ from ddp_magic.errors import DdpMagicError, StateError
 from ddp_magic.rank.asked import Asked
 from ddp_magic.rank.frames import is_library
 from ddp_magic.rank.script import run_program
-from ddp_magic.rank.where import main_place
+from ddp_magic.rank.where import is_users, main_place
 
 METADATA_KEY = "ddp_magic"
+_IMPORTS = "<frozen importlib"
+_AGAIN_S = 0.05  # after which an interrupt is pressed anew that came amid an import
 _KEPT_ENTRIES = 20  # at either end of a long traceback
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -327,6 +329,11 @@ class RankKernel(IPythonParallelKernel):
         if not self.in_user_code:
             self.interrupt_waits = True
             return
+        if imports_a_library(frame):
+            press = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+            press.daemon = True
+            press.start()
+            return
         self.stopped = True
         if self.awaited is None or runs_users_code(frame):
             raise KeyboardInterrupt
@@ -410,6 +417,15 @@ class RankKernel(IPythonParallelKernel):
 def cell_folder() -> str:
     """Return where cells' code is said to lie; the same on all ranks."""
     return os.path.join(tempfile.gettempdir(), CELL_FOLDER)
+
+
+def imports_a_library(frame: types.FrameType | None) -> bool:
+    """Return whether a library is being imported: half of a module can never be used again."""
+    while frame is not None and not is_users(frame):
+        if frame.f_code.co_filename.startswith(_IMPORTS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _plan_of(request: dict[str, Any]) -> dict[str, Any] | None:

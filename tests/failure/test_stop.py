@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -202,3 +203,21 @@ def test_the_last_that_a_rank_prints_is_not_lost(end: str, flush: bool) -> None:
         )
     assert [f"[rank 0] line {i}" for i in range(1000)] == view.stdout.splitlines()
     assert "an error, schön" in view.stderr
+
+
+def test_the_import_of_a_library_is_ended_first(session: Session, tmp_path: Path) -> None:
+    """Cut off in the middle, it would leave a module that can never be used again."""
+    library = tmp_path / "some-packages"
+    library.mkdir()
+    library.joinpath("slowlib.py").write_text(
+        "import time\nprint('go', flush=True)\nfor _ in range(20): time.sleep(0.05)\nwhole = 7\n"
+    )
+    view, _ = stop(
+        session,
+        f"import sys, time\nsys.path.append({str(library)!r})\nimport slowlib\n"
+        "time.sleep(100)\nprint('went on')",
+    )
+    assert "went on" not in view.stdout
+    after = RecordingView()
+    session.run("import slowlib\nprint(slowlib.whole)", view=after)
+    assert after.stdout == "7\n"
