@@ -81,6 +81,12 @@ class RankState:
     doing: Doing
     about: str = ""
 
+    @property
+    def words(self) -> str:
+        """``waits in barrier (line 3), 4 s``, ``failed: ValueError``."""
+        ended = self.doing in (Doing.FAILED, Doing.DIED)
+        return (": " if ended else " ").join(filter(None, (self.doing.value, self.about)))
+
 
 @dataclass(frozen=True)
 class RunState:

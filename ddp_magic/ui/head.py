@@ -60,21 +60,18 @@ def facts_of(state: RunState) -> list[str]:
 
 
 def _chip(rank: int, one: RankState, brief: bool) -> dict[str, Any]:
-    words = " ".join(filter(None, (one.doing.value, one.about)))
     shown = _SIGNS[one.doing] if brief else f"{_SIGNS[one.doing]} {_short(one)}"
     return {
         "rank": rank,
         "doing": one.doing.value,
         "text": f"{rank} {shown}",
-        "title": f"rank {rank} {words}",
+        "title": f"rank {rank} {one.words}",
     }
 
 
 def _short(one: RankState) -> str:
-    about = one.about if one.doing in (Doing.WAITS, Doing.STOPPED) else ""
-    return " ".join(filter(None, (one.doing.value, about)))
+    return one.words if one.doing in (Doing.WAITS, Doing.STOPPED) else one.doing.value
 
 
 def _told(ranks: Mapping[int, RankState]) -> str:
-    words = {r: " ".join(filter(None, (one.doing.value, one.about))) for r, one in ranks.items()}
-    return "; ".join(told_of_each(words))
+    return "; ".join(told_of_each({rank: one.words for rank, one in ranks.items()}))

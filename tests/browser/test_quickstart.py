@@ -10,7 +10,7 @@ from nbformat import NotebookNode
 from playwright.sync_api import Locator, ViewportSize, expect
 
 from tests.browser.lab import DEADLINE_S, Lab, NotebookPage
-from tests.browser.test_chart import INK, POINTS
+from tests.browser.test_panel import INK, POINTS
 
 _QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
 _EPOCHS = "range(30)"

@@ -17,9 +17,9 @@ DEADLINE_S = 60
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # The chart draws when its clock says so: this one goes on alike however slow the machine is.
 TRAIN = """
-from ddp_magic.ui.chart import LossChart
+from ddp_magic.ui.panel import Panel
 now = 0.0
-chart = LossChart(clock=lambda: now)
+chart = Panel(clock=lambda: now)
 for step in range(200):
     chart.add({"loss": [(step, 1 / (step + 1))]})
     now += 0.01
@@ -60,7 +60,7 @@ def test_headless_run_keeps_the_curve_and_no_widget() -> None:
 
 
 def test_cell_that_logs_nothing_shows_nothing() -> None:
-    code = "from ddp_magic.ui.chart import LossChart\nc = LossChart(); c.add({}); c.finish()"
+    code = "from ddp_magic.ui.panel import Panel\nc = Panel(); c.add({}); c.finish()"
     assert _execute(_notebook(code)).cells[0].outputs == []
 
 
@@ -113,7 +113,7 @@ def test_page_gets_a_widget_that_grows_and_then_a_picture(page: Page) -> None:
     messages = page.run(f"{TRAIN}\nchart.finish()")
     (shown,) = _of(messages, "display_data")
     model_id = shown["data"][WIDGET]["model_id"]
-    assert "no Jupyter widgets" in shown["data"]["text/plain"]
+    assert "no widget is shown here" in shown["data"]["text/plain"]
 
     updates = [m for m in messages if m["content"].get("comm_id") == model_id]
     kinds = [m["msg_type"] for m in updates]
@@ -143,9 +143,9 @@ def test_missing_package_is_named_and_pictures_serve_instead(page: Page, missing
 
 def test_update_stays_small_however_long_the_run(page: Page) -> None:
     code = """
-from ddp_magic.ui.chart import LossChart
+from ddp_magic.ui.panel import Panel
 now = 0.0
-chart = LossChart(clock=lambda: now)
+chart = Panel(clock=lambda: now)
 for block in range(1000):
     now += 1
     chart.add({"loss": [(1000 * block + i, float((i * 7919) % 101)) for i in range(1000)]})

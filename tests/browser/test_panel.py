@@ -17,10 +17,10 @@ pytestmark = pytest.mark.browser
 TRAIN = """
 import math, random, time
 from pathlib import Path
-from ddp_magic.ui.chart import LossChart
+from ddp_magic.ui.panel import Panel
 
 random.seed(0)
-chart = LossChart()
+chart = Panel()
 step = 0
 while not ({until}):
     points = []
@@ -151,7 +151,7 @@ def test_page_without_widgets_says_so_until_the_picture_comes(lab: Lab) -> None:
         ".removeMimeType('application/vnd.jupyter.widget-view+json')"
     )
     page.run_cell(0)
-    expect(page.output(0)).to_contain_text("no Jupyter widgets", timeout=DEADLINE_S * 1000)
+    expect(page.output(0)).to_contain_text("no widget is shown here", timeout=DEADLINE_S * 1000)
     stop.touch()
     page.wait_until_run(0)
     assert _shows_the_curve(page.output(0))

@@ -1,19 +1,20 @@
-"""When a chart draws, and what it says."""
+"""When a panel draws, and what it says."""
 
 from __future__ import annotations
 
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from ddp_magic.ui import chart as chart_module
-from ddp_magic.ui.chart import LossChart
-from ddp_magic.ui.series import Curve
+from ddp_magic.core.runstate import Doing, RankState, RunState
+from ddp_magic.ui import panel as panel_module
+from ddp_magic.ui.panel import Panel
+from ddp_magic.ui.picture import Picture
 
 
 @dataclass
@@ -34,10 +35,12 @@ class RecordingView:
     times_s: list[float] = field(default_factory=list)
     drawn: list[int] = field(default_factory=list)
     finished: list[Mapping[str, Any]] = field(default_factory=list)
+    picture: Picture = field(default_factory=lambda: Picture(()))
 
-    def draw(self, curves: Sequence[Curve], caption: str) -> None:
+    def draw(self, picture: Picture) -> None:
         self.times_s.append(self.clock.now_s)
-        self.drawn.append(sum(len(curve.steps) for curve in curves))
+        self.drawn.append(sum(len(curve.steps) for curve in picture.curves))
+        self.picture = picture
         self.clock.now_s += self.cost_s
 
     def finish(self, bundle: Mapping[str, Any]) -> None:
@@ -52,18 +55,18 @@ def clock() -> Clock:
 @pytest.fixture
 def view(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> RecordingView:
     view = RecordingView(clock)
-    monkeypatch.setattr(chart_module, "view_for_frontend", lambda: view)
+    monkeypatch.setattr(panel_module, "view_for_frontend", lambda _: view)
     return view
 
 
-def _run(chart: LossChart, clock: Clock, seconds: float, every_s: float = 0.1) -> None:
+def _run(chart: Panel, clock: Clock, seconds: float, every_s: float = 0.1) -> None:
     for step in range(round(seconds / every_s)):
         chart.add({"loss": [(step, 1.0)]})
         clock.now_s += every_s
 
 
 def test_no_point_no_panel(clock: Clock, view: RecordingView) -> None:
-    chart = LossChart(clock)
+    chart = Panel(clock)
     chart.add({})
     chart.add({"loss": []})
     chart.finish("1 s")
@@ -75,7 +78,7 @@ def test_no_point_no_panel(clock: Clock, view: RecordingView) -> None:
 def test_first_point_is_drawn_at_once_and_the_last_in_the_end(
     clock: Clock, view: RecordingView
 ) -> None:
-    chart = LossChart(clock)
+    chart = Panel(clock)
     chart.add({"loss": [(0, 2.0)]})
     chart.add({"loss": [(1, 1.0)]})
     assert view.drawn == [1]
@@ -84,7 +87,7 @@ def test_first_point_is_drawn_at_once_and_the_last_in_the_end(
 
 
 def test_points_that_wait_are_drawn_by_an_empty_add(clock: Clock, view: RecordingView) -> None:
-    chart = LossChart(clock)
+    chart = Panel(clock)
     chart.add({"loss": [(0, 2.0)]})
     chart.add({"loss": [(1, 1.0)]})
     clock.now_s += 1.0
@@ -93,7 +96,7 @@ def test_points_that_wait_are_drawn_by_an_empty_add(clock: Clock, view: Recordin
 
 
 def test_drawing_slows_down_to_once_a_second(clock: Clock, view: RecordingView) -> None:
-    _run(LossChart(clock), clock, 300)
+    _run(Panel(clock), clock, 300)
     early = [t for t in view.times_s if t < 110]
     late = [t for t in view.times_s if t > 300]
     assert 30 <= len(early) <= 51
@@ -102,12 +105,12 @@ def test_drawing_slows_down_to_once_a_second(clock: Clock, view: RecordingView) 
 
 def test_costly_drawing_takes_a_twentieth_of_the_time(clock: Clock, view: RecordingView) -> None:
     view.cost_s = 0.2
-    _run(LossChart(clock), clock, 100)
+    _run(Panel(clock), clock, 100)
     assert len(view.drawn) * view.cost_s < 0.06 * 120
 
 
 def test_finish_and_close_once(clock: Clock, view: RecordingView) -> None:
-    chart = LossChart(clock)
+    chart = Panel(clock)
     chart.add({"loss": [(0, 2.0)]})
     chart.close()
     chart.finish("late")
@@ -118,12 +121,12 @@ def test_finish_and_close_once(clock: Clock, view: RecordingView) -> None:
 
 
 def test_summary_of_several_and_of_what_blew_up(clock: Clock, view: RecordingView) -> None:
-    chart = LossChart(clock)
+    chart = Panel(clock)
     chart.add({"loss": [(0, 2.31), (1199, 0.05)], "accuracy": [(600, 0.1), (1199, 0.97)]})
     assert chart.summary == "loss 2.31 → 0.05, accuracy 0.1 → 0.97 over 1,200 steps"
     chart.add({"c": [(0, 1.0)], "d": [(0, 1.0)], "e": [(0, 1.0)], "f": [(0, 1.0)]})
     assert chart.summary.endswith("d 1 → 1 and 2 more over 1,200 steps")
-    chart = LossChart(clock)
+    chart = Panel(clock)
     chart.add({"loss": [(0, 2.0), (1, math.nan), (2, math.inf)]})
     assert chart.summary == "loss 2 → inf (since step 1) over 3 steps"
 
@@ -132,7 +135,7 @@ def test_import_is_light() -> None:
     heavy = "plotly", "ipywidgets", "anywidget", "ddp_magic.ui.figure"
     code = (
         "import sys, ddp_magic; assert 'ddp_magic.ui' not in sys.modules; "
-        f"import ddp_magic.ui.chart; print([m for m in {heavy} if m in sys.modules])"
+        f"import ddp_magic.ui.panel; print([m for m in {heavy} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -141,8 +144,20 @@ def test_import_is_light() -> None:
 def test_without_jupyter_the_summary_is_printed(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chart = LossChart(clock)
+    chart = Panel(clock)
     chart.add({"loss": [(0, 2.0), (1, 1.0)]})
     assert capsys.readouterr().out == ""
     chart.finish()
     assert capsys.readouterr().out == "loss 2 → 1 over 2 steps\n"
+
+
+def test_states_are_shown_before_there_is_a_curve_and_leave_nothing_without_one(
+    clock: Clock, view: RecordingView
+) -> None:
+    panel = Panel(clock)
+    panel.show_state(RunState({0: RankState(Doing.RUNS)}, step=3, elapsed_s=1.0))
+    assert view.drawn == [0]
+    assert view.picture.head["chips"][0]["text"] == "0 ▸ runs"
+    assert view.picture.steps_at == [(1.0, 3)]
+    panel.finish("3 s")
+    assert view.finished == [{"text/plain": ""}]
