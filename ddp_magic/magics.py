@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ddp_magic.kernel.session import Session
     from ddp_magic.ui.cellview import NotebookView
     from ddp_magic.ui.inspection import DifferenceView, VariablesView
+    from ddp_magic.ui.rankcharts import RankChartsView
     from ddp_magic.ui.stacks import StacksView
     from ddp_magic.ui.status import StatusTable
 
@@ -198,6 +199,11 @@ class DdpMagics(Magics):
         from ddp_magic.ui.inspection import DifferenceView
 
         return DifferenceView.of(self.session.diff(command.names[0], command.ranks))
+
+    def _plot(self, _: Command) -> RankChartsView:
+        from ddp_magic.ui.rankcharts import RankChartsView
+
+        return RankChartsView(self.session.plot())
 
     def _debug(self, command: Command) -> None:
         self.session.debug(*command.ranks or (), view=self._view())

@@ -13,8 +13,8 @@ class Pending(Generic[V]):
 
     One thread adds, another takes. Where more than ``limit`` points wait, every second one is
     dropped and from then on only every second one is kept (then every fourth, ...), until the next
-    `take`; the first and the latest are never lost. `add` needs no lock; `take` and `thin` must
-    exclude each other.
+    `take`; the first and the latest are never lost. `add` needs no lock; `take`, `waiting` and
+    `thin` must exclude each other.
 
     Attributes
     ----------
@@ -53,6 +53,10 @@ class Pending(Generic[V]):
             self._points.rotate(-1)
             self._latest = None
         self._stride *= 2
+
+    def waiting(self) -> list[tuple[int, V]]:
+        """Return what waits, and the latest point."""
+        return [*self._points, *([self._latest] if self._latest is not None else [])]
 
     def take(self) -> list[tuple[int, V]]:
         """Remove and return what waits, in the order in which it was added."""

@@ -303,6 +303,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
         Operands("NAME", "the name", 1, 1),
     ),
     Subcommand("where", "show where every rank is, also while a cell runs", (_OF_RANKS, _HELP)),
+    Subcommand("plot", "draw loss and step time of every rank, of the last cell", (_HELP,)),
     Subcommand(
         "debug",
         "look, with pdb, into the frames in which the last cell failed",

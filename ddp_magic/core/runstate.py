@@ -126,6 +126,27 @@ class RunState:
     progress: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True)
+class StepTime:
+    """How long one rank takes for a step.
+
+    Attributes
+    ----------
+    step_s
+        In all.
+    waited_s
+        Of that, for other ranks' gradients; None where it is not known.
+    """
+
+    step_s: float
+    waited_s: float | None = None
+
+    @property
+    def own_s(self) -> float:
+        """What the rank needs itself."""
+        return self.step_s - (self.waited_s or 0.0)
+
+
 class Pulses:
     """The pulses of all ranks of a cell, and what follows from them.
 
@@ -138,6 +159,8 @@ class Pulses:
     def __init__(self, ranks: Collection[int]) -> None:
         self._ranks = sorted(ranks)
         self._recent: dict[int, list[Pulse]] = {rank: [] for rank in self._ranks}
+        self._first: dict[int, Pulse] = {}
+        self._latest: dict[int, Pulse] = {}
         self._heard_s: dict[int, float] = {}
         self._waits_since_s: dict[int, float] = {}
 
@@ -148,6 +171,8 @@ class Pulses:
         """Take in a pulse."""
         recent = self._recent[rank]
         recent.append(pulse)
+        self._first.setdefault(rank, pulse)
+        self._latest[rank] = pulse
         while pulse.at_s - recent[0].at_s > _RECENT_S and len(recent) > 2:
             del recent[0]
         before_s, self._heard_s[rank] = self._heard_s.get(rank, now_s), now_s
@@ -156,6 +181,19 @@ class Pulses:
             self._waits_since_s.pop(rank, None)  # who waits is met in the middle of it, mostly
         else:
             self._waits_since_s.setdefault(rank, before_s)
+
+    def times(self) -> dict[int, StepTime]:
+        """Return how long each rank took for a step of the whole cell, and waited in it."""
+        found = {}
+        for rank, latest in self._latest.items():
+            first = self._first[rank]
+            steps = latest.step - first.step
+            if steps > 0:
+                waited_s = None
+                if latest.waited_s is not None and first.waited_s is not None:
+                    waited_s = (latest.waited_s - first.waited_s) / steps
+                found[rank] = StepTime((latest.at_s - first.at_s) / steps, waited_s)
+        return found
 
     def state(self, known: Mapping[int, RankState], now_s: float) -> RunState:
         """Return what the cell is doing.

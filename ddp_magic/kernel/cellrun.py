@@ -26,7 +26,7 @@ from ddp_magic.core.failures import FailureStory, RankFailure
 from ddp_magic.core.output import Chunk, Grouper
 from ddp_magic.core.question import Question
 from ddp_magic.core.ranks import named, told_of_each
-from ddp_magic.core.runstate import Doing, Pulse, Pulses, RankState
+from ddp_magic.core.runstate import Doing, Pulse, Pulses, RankState, StepTime
 from ddp_magic.core.unsent import WRITTEN_KEY
 from ddp_magic.core.view import Points, View
 from ddp_magic.core.witness import Closing, managed_drift
@@ -100,6 +100,16 @@ class CellRun:
             world, self._engines, view, looks_into.first if looks_into else None
         )
         self._vigil = Vigil(world, self._engines, self._record, source, view, self._inbox.put)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that run the cell."""
+        return self._record.ranks
+
+    @property
+    def step_times(self) -> dict[int, StepTime]:
+        """How long each rank took for a step, of those that have made some."""
+        return self._pulses.times()
 
     @property
     def busy(self) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from ddp_magic.core.names import VariablePath, parse_path
 from ddp_magic.core.options import CellOptions, Program, StartOptions, module_names
 from ddp_magic.core.plan import CellPlan
 from ddp_magic.core.processend import ProcessEnd
+from ddp_magic.core.rankcharts import RankCharts
 from ddp_magic.core.ranks import check_ranks, named
 from ddp_magic.core.stacks import Stacks
 from ddp_magic.core.status import SessionStatus
@@ -43,6 +44,7 @@ from ddp_magic.kernel.devices import gpu_count
 from ddp_magic.kernel.forks import ForkServer
 from ddp_magic.kernel.interrupts import uninterrupted
 from ddp_magic.kernel.progress import Progress
+from ddp_magic.kernel.rankcharts import gather_charts
 from ddp_magic.kernel.rankview import RankView
 from ddp_magic.kernel.source import check_program, check_syntax
 from ddp_magic.kernel.stacks import ask_stacks
@@ -326,6 +328,21 @@ class Session:
             for rank in world.engines
         )
         return SessionStatus(state, world.topology.backend, world.seed, tuple(ranks))
+
+    def plot(self) -> RankCharts:
+        """Return the losses of each rank in the last cell, and how long its steps took.
+
+        Also while the cell runs.
+
+        Raises
+        ------
+        StateError
+            No rank runs, or no cell has run.
+        """
+        world, run = self._ranks(), self._last_run
+        if run is None:
+            raise StateError("There is nothing to draw: no cell has run.")
+        return gather_charts(world, run)
 
     def where(self, ranks: Iterable[int] | None = None) -> Stacks:
         """Return where ranks are (by default all), also while they run a cell; on any thread.

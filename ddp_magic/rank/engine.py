@@ -282,7 +282,7 @@ class Rank:
         self.sharder.shard = plan.shard and whole
         self.sharder.batch = plan.batch
         self.losses.begin_cell()
-        self.losses.recording = plan.plot and leads
+        self.losses.recording = plan.plot
         self.gate.begin_cell()
         if leads:
             self.sampler.begin_cell()

@@ -6,7 +6,7 @@ import ast
 import operator
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import CodeType, FrameType
@@ -24,6 +24,7 @@ from ddp_magic.rank.patching import Patches
 Points: TypeAlias = dict[str, list[tuple[int, float]]]
 Value: TypeAlias = "float | torch.Tensor"  # a tensor: of no dimension, on another device
 
+_KEPT: Final = 512  # points of each series that are kept on each rank
 _LIMIT: Final = 2048  # points that wait between two drains, of each series
 _OURS: Final = str(Path(__file__).parents[1])
 
@@ -55,6 +56,7 @@ class LossRecorder:
         """Forget all that was recorded; steps count from 1 again."""
         self._captured: dict[str, Pending[Any]] = {}
         self._logged: dict[str, Pending[Any]] = {}
+        self._kept: dict[str, Pending[Any]] = {}
         self._sites: dict[tuple[int, int, bool], _Site] = {}
 
     @property
@@ -84,7 +86,9 @@ class LossRecorder:
             return
         for name, value in scalars.items():
             series = self._logged.setdefault(name, Pending(_LIMIT))
-            self._add(series, series.count + 1 if step is None and not place else place, value)
+            self._add(
+                name, series, series.count + 1 if step is None and not place else place, value
+            )
 
     def drain(self) -> Points:
         """Remove and return the points recorded since the last call, as floats.
@@ -95,12 +99,12 @@ class LossRecorder:
         with self._lock:
             series = [*self._captured.items(), *self._logged.items()]
             taken = [(name, pending.take()) for name, pending in series]
-        values = _floats([value for _, points in taken for _, value in points])
-        drained: Points = {}
-        for name, points in taken:
-            for step, _ in points:
-                drained.setdefault(name, []).append((step, next(values)))
-        return drained
+        return _as_points(taken)
+
+    def kept(self) -> Points:
+        """Return the points of the last cell, some hundreds of each series, on any thread."""
+        with self._lock:
+            return _as_points([(name, one.waiting()) for name, one in self._kept.items()])
 
     def _make_backward(self, original: Any) -> Any:
         @wraps(original)
@@ -123,12 +127,14 @@ class LossRecorder:
         if site.loss.name in self._logged:  # by that name the user shows something of their own
             site.series.count += 1
         else:
-            self._add(site.series, site.series.count + 1, value)
+            self._add(site.loss.name, site.series, site.series.count + 1, value)
 
-    def _add(self, series: Pending[Value], step: int, value: Value) -> None:
-        if series.add(step, value):
-            with self._lock:
-                series.thin()
+    def _add(self, name: str, series: Pending[Value], step: int, value: Value) -> None:
+        kept = self._kept.setdefault(name, Pending(_KEPT))
+        for one in (series, kept):
+            if one.add(step, value):
+                with self._lock:
+                    one.thin()
 
     def _user_site(self, frame: FrameType) -> tuple[_Site, FrameType]:
         """Return the nearest place in the user's code from which ``backward`` was called."""
@@ -196,6 +202,15 @@ def _name_at(frame: FrameType, through_library: bool) -> LossName | None:
     if not isinstance(call, ast.Call):
         return LossName(DEFAULT)
     return of_call(call, through_library=through_library)
+
+
+def _as_points(taken: Sequence[tuple[str, list[tuple[int, Value]]]]) -> Points:
+    values = _floats([value for _, points in taken for _, value in points])
+    found: Points = {}
+    for name, points in taken:
+        for step, _ in points:
+            found.setdefault(name, []).append((step, next(values)))
+    return found
 
 
 def _floats(values: list[Value]) -> Iterator[float]:

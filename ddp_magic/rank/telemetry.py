@@ -124,9 +124,11 @@ class Sampler:
 
     def end_cell(self) -> None:
         """Send what is left; nothing follows it."""
+        leads = self._running.is_set()
         self._running.clear()
         with self._lock:
-            self._send_points()
+            if leads:
+                self._send_points()
             self._report.flush()
 
     def _main(self) -> None:

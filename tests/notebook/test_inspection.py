@@ -45,3 +45,20 @@ def test_check(notebook: Notebook) -> None:
 def test_the_session_in_python(notebook: Notebook) -> None:
     notebook.run("%%ddp\nown = rank + 1")
     assert notebook.run("session = %ddp session\nprint(session[1]['own'])").text() == "2\n"
+
+
+def test_the_losses_of_all_ranks_and_not_those_of_others_in_the_curve(notebook: Notebook) -> None:
+    trained = notebook.run(
+        "%%ddp\nimport torch\nmodel = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(3):\n    loss = model(torch.ones(1, 2) * (rank + 1)).square().mean()\n"
+        "    optimizer.zero_grad(); loss.backward(); optimizer.step()"
+    )
+    assert any("over 3 steps" in line for line in trained.data("text/plain"))
+    shown = notebook.run("%ddp plot")
+    assert "loss: rank 0 " in shown.data("text/plain")[0]
+    assert "loss of each rank" in shown.data("text/html")[0]
+    counted = notebook.run(
+        "session = %ddp session\nprint([len(p) for p in session.plot().losses['loss'].values()])"
+    )
+    assert counted.text() == "[3, 3]\n"
