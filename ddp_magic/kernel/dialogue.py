@@ -54,7 +54,7 @@ class Dialogue:
     @property
     def awaited(self) -> tuple[int, ...]:
         """Ranks that were answered and have not asked again, while others ask."""
-        return tuple(self._awaited) if self._asking else ()
+        return tuple(self._awaited - self._asking.keys()) if self._asking else ()
 
     def hear(self, question: Question) -> None:
         """Take note that a rank asks."""
@@ -100,7 +100,7 @@ class Dialogue:
     def is_due(self, busy: Collection[int]) -> bool:
         """Whether somebody is to be asked now; all that was awaited has come."""
         self._awaited.intersection_update(busy)
-        if not self._asking or self._awaited:
+        if not self._asking or self._awaited - self._asking.keys():  # its code may ask, too
             return False
         settles = 0 < time.monotonic() - self._asked_s < _SETTLE_S
         return not settles or self._asking.keys() >= set(busy)
@@ -121,6 +121,8 @@ class Dialogue:
         self._asked_s = math.inf
         self._show_answers()
         self._tell_news(busy())
+        if asked_back := self._awaited & self._asking.keys():
+            self._current = min(asked_back)
         if self._current is None or self._current not in self._asking:
             self._current = self._move(min(self._asking))
         question = self._asking[self._current]
@@ -143,7 +145,7 @@ class Dialogue:
         """Have no rank ask any more: the cell is being stopped, or has ended."""
         self._is_over = True
         for question in self._asking.values():
-            if not question.in_main:  # a signal reaches the others
+            if not question.has_signals:  # a signal reaches the others
                 self._tell(question, Answer.STOP)
         self._asking.clear()
         self._awaited.clear()
@@ -190,6 +192,7 @@ class Dialogue:
         alike: dict[str, list[int]] = {}
         for rank, said in sorted(answers.items()):
             alike.setdefault(said.strip("\n"), []).append(rank)
+        alike.pop("", None)
         for said, ranks in alike.items():
             between = "\n" if "\n" in said else " "
             self._view.text("stdout", f"[{named(ranks)}]{between}{said}\n")
@@ -220,6 +223,8 @@ class Dialogue:
         """Return whom a line is for; raise `UsageError` if one of them is not stopped."""
         stopped = [rank for rank, question in self._asking.items() if question.is_debugger]
         ranks = tuple(sorted(stopped)) if typed.ranks is None else typed.ranks or (current,)
+        if unknown := [rank for rank in ranks if rank not in self._engines]:
+            raise UsageError(f"there is no {named(unknown)}; {named(stopped)} can be asked")
         if running := [rank for rank in ranks if rank not in stopped]:
             what = in_number("is not stopped", len(running))
             raise UsageError(f"{named(running)} {what}; {named(stopped)} can be asked")
@@ -234,10 +239,11 @@ class Dialogue:
         return rank
 
     def _go_on(self, command: str) -> None:
-        """Have all debuggers leave."""
-        self._continued |= self._let_go
+        """Have all debuggers leave; by `q`, those that look into a failure."""
+        if command == "c":
+            self._continued |= self._let_go
         for rank, question in list(self._asking.items()):
-            if question.is_debugger:
+            if question.is_debugger and (command == "c" or question.is_post_mortem):
                 in_console = question.asks is Asks.CONSOLE
                 del self._asking[rank]
                 self._tell(question, Answer.LEAVE if in_console else Answer.LINE, command)

@@ -134,7 +134,7 @@ class RankShell(ZMQInteractiveShell):
     ) -> None:
         """Show an error; of ``sys.exit()`` what it was given, and no more."""
         kind, error, traceback = self._get_exc_info(exc_tuple)
-        if running_compiled_code:
+        if running_compiled_code or exception_only:
             self.kernel.keep_failure(error, traceback)
         with self.kernel.uninterruptible(for_good=running_compiled_code or exception_only):
             if exception_only and issubclass(kind, SystemExit):
