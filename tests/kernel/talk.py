@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -13,12 +12,10 @@ from typing import Any
 import pytest
 
 from ddp_magic import Session
-from ddp_magic.core.ranks import parse_ranks
 from ddp_magic.testing import RecordingView
+from tests.told import plain, stopped
 
 _DEADLINE_S = 30
-_STOPPED = re.compile(r"ranks? ([\d,\s-]+?) (?:has|have) (?:stopped|failed) at ([^;]*)")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
@@ -67,13 +64,12 @@ class Talk(RecordingView):
     def text(self, stream: str, text: str) -> None:
         """Keep text."""
         super().text(stream, text)
-        self._say(_COLOUR.sub("", text))
+        self._say(plain(text))
 
     def notice(self, text: str) -> None:
         """Keep a notice."""
         super().notice(text)
-        for ranks, place in _STOPPED.findall(text):
-            self.stopped |= dict.fromkeys(parse_ranks(ranks, option="ranks"), place)
+        self.stopped |= stopped(text)
         self._say(f"{text}\n")
 
     def no_input(self) -> str:
