@@ -90,7 +90,7 @@ class RankPdb(debugger.Pdb):
     def look_into(self, error: BaseException) -> None:
         """Show the frames in which an error was raised, beginning with the user's innermost."""
         self.reset()
-        self.interaction(None, error if sys.version_info >= (3, 13) else error.__traceback__)
+        self.interaction(None, error)
 
     def setup(self, frame: FrameType | None, entries: TracebackType | None) -> Any:
         """Begin, after a failure, with the user's own code, and not with what it has called."""
@@ -135,13 +135,16 @@ class RankPdb(debugger.Pdb):
     # ---- what it asks
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
-        """Ask what to do until that is to go on.
+        """Ask what to do until that is to go on; go on, and say so, if nobody can be asked.
 
         Raises
         ------
         KeyboardInterrupt
             The cell is being stopped.
         """
+        if refusal := self.prompts.refusal:
+            print(f"ddp: pdb was passed over: {refusal}", file=sys.stderr)
+            return self.set_continue()
         self._steps_in, self.is_asking = False, True
         self._is_post_mortem = frame is None
         super().interaction(frame, tb_or_exc)
@@ -189,9 +192,10 @@ class RankPdb(debugger.Pdb):
 
     def _whole(self, line: str) -> str | None:
         """Return a statement to its end; None if it is not wanted any more."""
+        tried = f"{line}\n"
         try:
-            while codeop.compile_command(line, "<stdin>", "single") is None:
-                line += "\n" + (more := self._ask(Asks.CONSOLE, "...   "))
+            while codeop.compile_command(tried, "<stdin>", "single") is None:
+                tried = line = line + "\n" + (more := self._ask(Asks.CONSOLE, "...   "))
                 if not more:
                     break
         except LeaveError as left:

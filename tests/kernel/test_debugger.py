@@ -475,6 +475,8 @@ def test_what_is_assigned_stays(session: Session) -> None:
 
 
 def test_a_statement_of_several_lines(session: Session) -> None:
+    one = talk(session, "breakpoint()", "for i in range(2): print('one', i)", "c")
+    assert one.answers[0] == "one 0\none 1\n"
     lines = ("for i in range(2):", "    print('i', i)", "", "foo(", ")", "if rank:", EOFError())
     view = talk(session, "breakpoint()", *lines, "x = (", "c", "3)", "x", "c")
     assert view.answers[2] == "i 0\ni 1\n"
@@ -524,6 +526,19 @@ def test_pdb_called_automatically(session: Session) -> None:
         talk(session, "1 / 0", "p 1", KeyboardInterrupt(), raises=CellInterrupted)
     finally:
         session.run("%pdb off", view=RecordingView())
+
+
+def test_pdb_called_where_nobody_can_be_asked(session: Session) -> None:
+    session.run("%pdb on", view=RecordingView())
+    try:
+        with pytest.raises(CellError, match="ZeroDivisionError"):
+            session.run("1 / 0", view=RecordingView())
+    finally:
+        session.run("%pdb off", view=RecordingView())
+    view = RecordingView()
+    session.run("import pdb\npdb.Pdb().set_trace()\npdb.run('a = 1')\nprint('on')", view=view)
+    assert "on\n" in view.stdout
+    assert "ddp: pdb was passed over: nobody types" in view.stderr
 
 
 # ---- interact
@@ -650,6 +665,19 @@ def test_others_are_asked_while_a_prompt_is_open(session: Session) -> None:
     assert "[0, 1]" in view.answers[0]
 
 
+def test_the_silence_at_the_prompt_is_not_told_of(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddp_magic.kernel.vigil._QUIET_S", 0.5)
+    monkeypatch.setattr("ddp_magic.kernel.vigil._TELL_S", 0)
+
+    def think() -> None:
+        threading.Event().wait(1)
+
+    view = talk(session, "breakpoint()", "p 1", think, KeyboardInterrupt(), raises=CellInterrupted)
+    assert view.progresses == []
+
+
 def test_interrupting_while_a_prompt_is_open(session: Session) -> None:
     def stop() -> None:
         assert session.interrupt()
@@ -731,9 +759,11 @@ def test_chained_errors_and_nested_functions(session: Session) -> None:
         "    except KeyError as error:\n        raise ValueError('outer') from error\nouter()"
     )
     talk(session, code, together=(), raises=CellError)
-    view = look_into(session, "kept", "w", "q")
+    view = look_into(session, "kept", "w", "exceptions", "exceptions 0", "deep", "q")
     assert view.answers[0] == "1\n"
     assert "outer()" in view.answers[1]
+    assert "ValueError('outer')" in view.answers[2]
+    assert view.answers[4] == "2\n"
 
 
 def test_what_has_exited_is_looked_into(session: Session) -> None:
