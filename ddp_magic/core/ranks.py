@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ddp_magic.errors import UsageError
 
 _MOST_RANKS = 65_536  # a range is expanded before the number of ranks is known
-_PLURAL = {"is": "are", "waits": "wait", "was": "were", "has": "have"}
+_PLURAL = {"is": "are", "waits": "wait", "runs": "run", "was": "were", "has": "have"}
 _SYNTAX = "give ranks and ranges with commas between, such as 0 or 0,2-3"
 
 

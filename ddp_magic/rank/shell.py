@@ -272,8 +272,8 @@ class RankKernel(IPythonParallelKernel):
         entry = traceback
         while entry is not None and entry.tb_frame.f_code is not InteractiveShell.run_code.__code__:
             entry = entry.tb_next
-        if wire is not None:
-            begin = traceback if entry is None else entry.tb_next
+        begin = traceback if entry is None else entry.tb_next
+        if wire is not None and begin is not None:
             self.failure = wire["number"], error.with_traceback(begin)
 
     @property

@@ -85,6 +85,11 @@ def test_a_cell_of_one_rank_names_no_other(session: Session) -> None:
     assert "ddp: `c` continues all, `q` ends the cell" in view.notices
 
 
+def test_who_does_not_run_the_cell_cannot_be_asked(session: Session) -> None:
+    view = talk(session, "breakpoint()", "rank 0", "c", together=(1,), ranks=(1,))
+    assert view.answers[0] == "ddp: rank 0 is not stopped; rank 1 can be asked\n"
+
+
 def test_two_ranks_at_different_breakpoints(session: Session) -> None:
     code = (
         "t = torch.ones(1)\nif rank == 0:\n    breakpoint()\n"
@@ -585,6 +590,15 @@ def test_input_that_differs_is_asked_of_each(session: Session) -> None:
     view = talk(session, "v = input(f'r{rank}? ')\nprint(v)", "a", "b", together=())
     assert view.prompts == ["r0? ", "[rank 1] r1? "]
     assert view.stdout == "a\n[rank 1] b\n"
+
+
+def test_input_that_some_ask_alike_is_asked_once_of_these(session: Session) -> None:
+    code = "v = input('a? ') if rank else input('b? ')\nw = input('same? ')\nprint(v, w)"
+    view = talk(session, code, "for 0", "for both", "for 1", together=())
+    assert sorted(view.prompts) == ["[rank 1] a? ", "b? ", "same? "]
+    assert "[rank 1] for 1 for both\n" in view.stdout
+    code = "try:\n    input('v? ')\nexcept EOFError:\n    print('no more')"
+    assert talk(session, code, EOFError(), together=()).stdout == "no more\n"
 
 
 def test_a_password_and_the_end_of_input(session: Session) -> None:
