@@ -80,7 +80,7 @@ class Rank:
         self.effects = SharedEffects(self._folder, membership.rank, membership.world_size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
-        self.prompts = Prompts(self.channel.send)
+        self.prompts = Prompts(self.channel.send, lambda: kernel.in_user_code)
         self.breakpoints = Breakpoints(self.prompts, self.report)
         self.anomaly = AnomalyDetector(self.attacher.named_models)
         self._former: Any = None  # the last process group, until another is taken up
@@ -249,6 +249,7 @@ class Rank:
         self._failed = True  # until it is known
         self.channel.begin_cell()
         self.prompts.begin_cell(plan.no_input)
+        self.breakpoints.begin_cell(plan.number)
         self.helpers.begin_cell(plan.ranks)
         self.spawn.everyone = whole
         self.attacher.active = self._together
