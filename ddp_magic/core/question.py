@@ -48,8 +48,8 @@ class Question:
         Whether it has stopped at a step's end, and not at `breakpoint()`.
     is_post_mortem
         Whether the code has failed, so that it cannot go on.
-    in_main
-        Whether it comes from the main thread, which a signal reaches.
+    has_signals
+        Whether a signal ends it: it comes from the user's code, on the main thread.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class Question:
     place: Place = _NOWHERE
     has_stepped: bool = False
     is_post_mortem: bool = False
-    in_main: bool = True
+    has_signals: bool = True
 
     @classmethod
     def from_wire(cls, rank: int, wire: Mapping[str, Any]) -> Question:

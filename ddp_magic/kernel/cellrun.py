@@ -184,8 +184,10 @@ class CellRun:
             if self._dialogue.is_due(self.busy):
                 asked_s = time.monotonic()
                 self._show(self._grouper.finish())
-                self._dialogue.converse(partial(self._turn, 0), lambda: self.busy)
-                self._vigil.begin_anew()
+                try:
+                    self._dialogue.converse(partial(self._turn, 0), lambda: self.busy)
+                finally:
+                    self._vigil.begin_anew()
                 if until_s is not None:
                     until_s += time.monotonic() - asked_s
         return True

@@ -42,8 +42,9 @@ class Dialogue:
         self._unshown: dict[int, str] = {}  # what those said that have stopped, until it is shown
         self._news: dict[int, Question] = {}  # have stopped, which has not been told yet
         self._asked_s = math.inf  # when the first of those asked that were not awaited
-        self._typed: list[tuple[str, str]] = []  # each prompt of `input()`, and the answer
-        self._typed_for = dict.fromkeys(engines, 0)  # how many of these each rank has had
+        # What was typed for `input()`, None for Ctrl-D, by its prompt and how manieth it is.
+        self._typed: dict[tuple[int, str], str | None] = {}
+        self._typed_for = dict.fromkeys(engines, 0)  # how many answers each rank has had
         self._is_helped = False
         self._is_over = False
 
@@ -59,7 +60,7 @@ class Dialogue:
     @property
     def awaited(self) -> tuple[int, ...]:
         """Ranks that were answered and have not asked again, while others ask."""
-        return tuple(self._awaited) if self._asking else ()
+        return tuple(self._awaited - self._asking.keys()) if self._asking else ()
 
     def hear(self, question: Question) -> None:
         """Take note that a rank asks."""
@@ -105,7 +106,7 @@ class Dialogue:
     def is_due(self, busy: Collection[int]) -> bool:
         """Whether somebody is to be asked now; all that was awaited has come."""
         self._awaited.intersection_update(busy)
-        if not self._asking or self._awaited:
+        if not self._asking or self._awaited - self._asking.keys():  # its code may ask, too
             return False
         settles = 0 < time.monotonic() - self._asked_s < _SETTLE_S
         return not settles or self._asking.keys() >= set(busy)
@@ -126,6 +127,8 @@ class Dialogue:
         self._asked_s = math.inf
         self._show_answers()
         self._tell_news(busy())
+        if asked_back := self._awaited & self._asking.keys():
+            self._current = min(asked_back)
         if self._current is None or self._current not in self._asking:
             self._current = self._move(min(self._asking))
         question = self._asking[self._current]
@@ -148,7 +151,7 @@ class Dialogue:
         """Have no rank ask any more: the cell is being stopped, or has ended."""
         self._is_over = True
         for question in self._asking.values():
-            if not question.in_main:  # a signal reaches the others
+            if not question.has_signals:  # a signal reaches the others
                 self._tell(question, Answer.STOP)
         self._asking.clear()
         self._awaited.clear()
@@ -195,6 +198,7 @@ class Dialogue:
         alike: dict[str, list[int]] = {}
         for rank, said in sorted(answers.items()):
             alike.setdefault(said.strip("\n"), []).append(rank)
+        alike.pop("", None)
         for said, ranks in alike.items():
             between = "\n" if "\n" in said else " "
             self._view.text("stdout", f"[{named(ranks)}]{between}{said}\n")
@@ -225,6 +229,8 @@ class Dialogue:
         """Return whom a line is for; raise `UsageError` if one of them is not stopped."""
         stopped = [rank for rank, question in self._asking.items() if question.is_debugger]
         ranks = tuple(sorted(stopped)) if typed.ranks is None else typed.ranks or (current,)
+        if unknown := [rank for rank in ranks if rank not in self._world.engines]:
+            raise UsageError(f"there is no {named(unknown)}; {named(stopped)} can be asked")
         if running := [rank for rank in ranks if rank not in stopped]:
             what = in_number("is not stopped", len(running))
             raise UsageError(f"{named(running)} {what}; {named(stopped)} can be asked")
@@ -239,10 +245,11 @@ class Dialogue:
         return rank
 
     def _go_on(self, command: str) -> None:
-        """Have all debuggers leave."""
-        self._continued |= self._let_go
+        """Have all debuggers leave; by `q`, those that look into a failure."""
+        if command == "c":
+            self._continued |= self._let_go
         for rank, question in list(self._asking.items()):
-            if question.is_debugger:
+            if question.is_debugger and (command == "c" or question.is_post_mortem):
                 in_console = question.asks is Asks.CONSOLE
                 del self._asking[rank]
                 self._tell(question, Answer.LEAVE if in_console else Answer.LINE, command)
@@ -252,34 +259,31 @@ class Dialogue:
             raise KeyboardInterrupt  # what Stop does is what it takes
         self._go_on("q")
 
-    def _take_input(self, question: Question, line: str) -> None:
+    def _take_input(self, question: Question, line: str | None) -> None:
         """Give what was typed to all ranks that ask the same: they run the same code."""
-        if self._typed_for[question.rank] == len(self._typed):
-            self._typed.append((question.prompt, line))
-            for other in list(self._asking.values()):
-                if not other.is_debugger:
-                    self._answer_alike(other)
-        else:  # another rank has asked something else in its place
-            self._give(question, line)
+        self._typed[self._typed_for[question.rank], question.prompt] = line
+        for other in list(self._asking.values()):
+            if not other.is_debugger:
+                self._answer_alike(other)
 
     def _answer_alike(self, question: Question) -> None:
         """Answer a rank that asks what another one has asked before."""
-        number = self._typed_for[question.rank]
-        if number < len(self._typed) and self._typed[number][0] == question.prompt:
-            self._give(question, self._typed[number][1])
-
-    def _give(self, question: Question, line: str) -> None:
+        asked = self._typed_for[question.rank], question.prompt
+        if asked not in self._typed:
+            return
+        line = self._typed[asked]
         self._typed_for[question.rank] += 1
         del self._asking[question.rank]
-        self._tell(question, Answer.LINE, line)
+        self._tell(question, Answer.EOF if line is None else Answer.LINE, line or "")
 
     def _take_end(self, question: Question) -> None:
         """Take Ctrl-D."""
         if question.asks is Asks.DEBUGGER:
             return self._quit(question)
+        if not question.is_debugger:
+            return self._take_input(question, None)
         del self._asking[question.rank]
-        if question.is_debugger:
-            self._awaited.add(question.rank)
+        self._awaited.add(question.rank)
         self._tell(question, Answer.EOF)
 
     def _tell(self, question: Question, answer: Answer, text: str = "") -> None:

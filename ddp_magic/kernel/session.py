@@ -513,7 +513,8 @@ class Session:
         if why := view.no_input():
             raise StateError(f"%ddp debug asks what to look at, and {why}.")
         code = f"get_ipython().post_mortem({failed.number})"
-        options = CellOptions(ranks=failed.ranks, plot=False)
+        # Not wrapped: models that have come apart are seen so, and made equal by the next cell.
+        options = CellOptions(ranks=failed.ranks, wrap=False, shard=False, plot=False)
         self._run_cell(code, options, view, looks_into=failed.beginning_with(rank))
 
     def interrupt(self) -> bool:

@@ -39,7 +39,7 @@ class Breakpoints:
         self._report = report
         self._debugger: RankPdb | None = None
         self._passed_over: set[str] = set()  # where, in this cell
-        self._cells = 0  # that have ended
+        self._cell = 0  # its number
         self._calls: Counter[tuple[str, int]] = Counter()  # of `dist.breakpoint`, by its place
         self._patches = Patches()
 
@@ -54,10 +54,13 @@ class Breakpoints:
         RankShell.debugger_cls = property(lambda _: RankPdb)  # type: ignore[method-assign,assignment]
         this_shell().InteractiveTB.debugger_cls = RankPdb  # of `%debug` and `%pdb`
 
+    def begin_cell(self, number: int) -> None:
+        """Begin a cell; its number is the same on all ranks."""
+        self._cell = number
+
     def end_cell(self) -> None:
         """Stop stepping; forget breakpoints, whose lines are those of the cell."""
         self._passed_over.clear()
-        self._cells += 1
         if self._debugger is not None:
             sys.settrace(None)
             self._debugger = None
@@ -65,6 +68,7 @@ class Breakpoints:
 
     def stop(self, frame: FrameType) -> None:
         """Stop in a frame; go on if nobody could be asked, and say so."""
+        sys.settrace(None)
         place = place_of(frame, frame.f_lineno, cell_folder())
         if refusal := self._prompts.refusal:
             return self._pass_over(place, refusal)
@@ -80,14 +84,17 @@ class Breakpoints:
         self._passed_over.add(place.line_text)
         text = f"breakpoint() on {place.line_text} was passed over: {why}"
         if os.getpid() == self._prompts.process:
-            self._report.notice(f"breakpoint:{self._cells}:{place.line_text}", text)
+            self._report.notice(f"breakpoint:{self._cell}:{place.line_text}", text)
         else:
             print(f"ddp: {text}", file=sys.__stderr__, flush=True)
 
     def _make_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def hook(*args: Any, **kwargs: Any) -> Any:
+            trace = sys.gettrace()
+            sys.settrace(None)  # `step` is not to stop in what is called here
             if os.environ.get("PYTHONBREAKPOINT"):  # which chooses another, or none
+                sys.settrace(trace)
                 return original(*args, **kwargs)
             return self.stop(sys._getframe(1))
 
@@ -109,8 +116,13 @@ class Breakpoints:
             self._calls[place] += 1
             if self._calls[place] <= skip:
                 return
+            trace = sys.gettrace()
+            sys.settrace(None)
             if dist.get_rank() == rank:
                 self.stop(frame)
+                trace = sys.gettrace()
+            sys.settrace(None)
             dist.barrier()
+            sys.settrace(trace)
 
         return breakpoint

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import bdb
 import code
+import codeop
+import ctypes
 import io
 import re
 import sys
 import traceback
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
@@ -26,8 +29,9 @@ from ddp_magic.rank.script import run_program
 from ddp_magic.rank.shell import cell_folder, this_shell
 from ddp_magic.rank.where import place_of
 
+_OWN = f"{Path(__file__).parents[1]}/"
 _MACHINERY = (
-    f"{Path(__file__).parents[1]}/",
+    _OWN,
     *(f"{Path(file).parent}/" for file in (IPython.__file__, ipykernel.__file__) if file),
 )
 _RUNS_CODE = (InteractiveShell.run_code.__code__, run_program.__code__)
@@ -54,7 +58,7 @@ class RankPdb(debugger.Pdb):
     ) -> None:
         super().__init__(completekey, stdin, stdout or io.StringIO(), nosigint=True, **kwargs)
         self.is_asking = False
-        self._steps_in = False  # whether it goes on by `step`
+        self._steps_in = True  # whether it goes on by `step`
         self._has_stepped = False  # whether it has stopped by itself, and not at `breakpoint()`
         self._callers: list[FrameType] = []  # the frames that were there when it went on
         self._is_post_mortem = False
@@ -86,16 +90,12 @@ class RankPdb(debugger.Pdb):
     def look_into(self, error: BaseException) -> None:
         """Show the frames in which an error was raised, beginning with the user's innermost."""
         self.reset()
-        self._is_post_mortem = True
-        try:
-            self.interaction(None, error if sys.version_info >= (3, 13) else error.__traceback__)
-        finally:
-            self._is_post_mortem = False
+        self.interaction(None, error)
 
     def setup(self, frame: FrameType | None, entries: TracebackType | None) -> Any:
         """Begin, after a failure, with the user's own code, and not with what it has called."""
         done = super().setup(frame, entries)
-        if self._is_post_mortem and frame is None:
+        if self._is_post_mortem:
             own = [i for i, (entry, _) in enumerate(self.stack) if not is_library(entry)]
             if own and own[-1] != self.curindex:
                 self.curindex, self.lineno = own[-1], None
@@ -124,25 +124,29 @@ class RankPdb(debugger.Pdb):
             self.botframe = frame
         super().user_line(frame)
 
-    def user_return(self, frame: FrameType, value: Any) -> None:
-        """Go on, at the end of a statement of the cell, to the next one."""
-        if frame is self.botframe:
-            self._is_between = True
-            self.set_step()
-        else:
-            super().user_return(frame, value)
+    def dispatch_return(self, frame: FrameType, value: Any) -> Any:
+        """Go on, at the end of a statement of the cell, or as that awaits, to the next one."""
+        if frame is not self.botframe or self.stoplineno == -1:
+            return super().dispatch_return(frame, value)
+        self._is_between = True
+        self.set_step()
+        return self.trace_dispatch
 
     # ---- what it asks
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
-        """Ask what to do until that is to go on.
+        """Ask what to do until that is to go on; go on, and say so, if nobody can be asked.
 
         Raises
         ------
         KeyboardInterrupt
             The cell is being stopped.
         """
+        if refusal := self.prompts.refusal:
+            print(f"ddp: pdb was passed over: {refusal}", file=sys.stderr)
+            return self.set_continue()
         self._steps_in, self.is_asking = False, True
+        self._is_post_mortem = frame is None
         super().interaction(frame, tb_or_exc)
         self.is_asking = False
         if frame is not None and frame.f_locals is frame.f_globals:
@@ -165,6 +169,43 @@ class RankPdb(debugger.Pdb):
         return super().do_step(arg)
 
     do_s = do_step
+
+    def do_run(self, arg: str) -> None:
+        """run
+
+        Is for programs that pdb has started itself.
+        """
+        self.error("a cell cannot begin anew from here: `q` ends it, and it can be run again")
+
+    do_restart = do_run
+
+    def onecmd(self, line: str) -> Any:
+        """Do what a line says; ``x?`` is answered here, where a pager would be shown otherwise."""
+        with self._as_pager():
+            return super().onecmd(line)
+
+    def default(self, line: str) -> Any:
+        """Run a statement, of which more lines are asked for if there are to be more."""
+        if (whole := self._whole(line.removeprefix("!"))) is not None:
+            super().default(whole)
+            _keep_assigned(self.curframe)
+
+    def _whole(self, line: str) -> str | None:
+        """Return a statement to its end; None if it is not wanted any more."""
+        tried = f"{line}\n"
+        try:
+            while codeop.compile_command(tried, "<stdin>", "single") is None:
+                tried = line = line + "\n" + (more := self._ask(Asks.CONSOLE, "...   "))
+                if not more:
+                    break
+        except LeaveError as left:
+            self.cmdqueue.append(left.line)
+            return None
+        except EOFError:
+            return None
+        except (SyntaxError, ValueError, OverflowError):
+            pass  # which is told when it is compiled to be run
+        return line
 
     def cmdloop(self, intro: Any = None) -> None:
         """Read lines and do what they say."""
@@ -196,6 +237,8 @@ class RankPdb(debugger.Pdb):
                 console.interact(banner="exit() leaves this console", exitmsg="")
         finally:
             sys.displayhook = save
+        if console.interrupt is not None:
+            raise console.interrupt
 
     def _ask(self, asks: Asks, prompt: str) -> str:
         return self.prompts.ask(
@@ -228,9 +271,29 @@ class RankPdb(debugger.Pdb):
         """Call a cell by its name, and not by the file that it is said to be in."""
         return _with_cells_named(str(super().format_stack_entry(frame_lineno, lprefix)))
 
-    def message(self, msg: str, end: str = "\n") -> None:
+    def message(self, msg: object, end: str = "\n") -> None:
         """Print what a command has to say."""
-        print(_with_cells_named(msg), end=end, file=self.stdout)
+        print(_with_cells_named(str(msg)), end=end, file=self.stdout)
+
+    def hidden_frames(self, stack: list[tuple[FrameType, int]]) -> list[bool]:
+        """Hide this package's own frames as well."""
+        hidden = super().hidden_frames(stack)
+        return [
+            bool(is_hidden) or (frame is not self.curframe and _is_own(frame))
+            for is_hidden, (frame, _) in zip(hidden, stack, strict=True)
+        ]
+
+    @contextmanager
+    def _as_pager(self) -> Iterator[None]:
+        def show(data: Any, *_: Any, **__: Any) -> None:
+            self.message(data["text/plain"] if isinstance(data, dict) else data)
+
+        hooks = this_shell().hooks
+        pager, hooks.show_in_pager = hooks.show_in_pager, show
+        try:
+            yield
+        finally:
+            hooks.show_in_pager = pager
 
 
 class _Console(code.InteractiveConsole):
@@ -239,6 +302,7 @@ class _Console(code.InteractiveConsole):
     def __init__(self, owner: RankPdb, names: dict[str, Any]) -> None:
         super().__init__(names, "*interactive*")
         self._owner = owner
+        self.interrupt: KeyboardInterrupt | None = None
 
     def showtraceback(self) -> None:
         """Print it: what is raised is not the cell's."""
@@ -257,9 +321,18 @@ class _Console(code.InteractiveConsole):
         except LeaveError as left:
             self._owner.cmdqueue.append(left.line)
             raise
+        except KeyboardInterrupt as error:  # the console would go on
+            self.interrupt = error
+            raise EOFError from None
         if line.strip() in ("exit", "quit", "exit()", "quit()"):
             raise EOFError
         return line
+
+
+def _keep_assigned(frame: FrameType | None) -> None:
+    """Have a function's variables take what was assigned to them; Python 3.13 does so itself."""
+    if sys.version_info < (3, 13) and frame is not None:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 def _with_cells_named(text: str) -> str:
@@ -280,6 +353,11 @@ def _outermost(frame: FrameType) -> FrameType:
 def _is_machinery(frame: FrameType) -> bool:
     """Return whether a frame is of what runs cells and shows what they print."""
     return frame.f_code.co_filename.startswith(_MACHINERY)
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether a frame is of this package."""
+    return frame.f_code.co_filename.startswith(_OWN)
 
 
 def _is_cell(frame: FrameType) -> bool:

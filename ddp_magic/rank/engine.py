@@ -84,7 +84,7 @@ class Rank:
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
         self.pulse = PulseThread(self._pulse, self.channel.send)
-        self.prompts = Prompts(self.channel.send)
+        self.prompts = Prompts(self.channel.send, lambda: kernel.in_user_code)
         self.breakpoints = Breakpoints(self.prompts, self.report)
         self.anomaly = AnomalyDetector(self.attacher.named_models)
         self._former: Any = None  # the last process group, until another is taken up
@@ -272,6 +272,7 @@ class Rank:
         self.channel.begin_cell()
         self.prompts.begin_cell(plan.no_input)
         self._begun_s, self._begun_step = time.monotonic(), self.sharder.trainings
+        self.breakpoints.begin_cell(plan.number)
         self.helpers.begin_cell(plan.ranks)
         self.spawn.everyone = whole
         self.attacher.active = self._together

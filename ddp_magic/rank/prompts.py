@@ -35,10 +35,15 @@ class Prompts:
     ----------
     send
         Sends a message about the cell that runs.
+    is_interruptible
+        Returns whether SIGINT is raised now, on the main thread.
     """
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, send: Callable[[dict[str, Any]], None], is_interruptible: Callable[[], bool]
+    ) -> None:
         self._send = send
+        self._is_interruptible = is_interruptible
         self.process = os.getpid()
         self._turn = threading.Lock()
         self._numbers = itertools.count()
@@ -82,7 +87,9 @@ class Prompts:
             sys.stdout.flush()
             sys.stderr.flush()
             in_main = threading.current_thread() is threading.main_thread()
-            asked = {"number": number, "asks": asks.value, "prompt": prompt, "in_main": in_main}
+            has_signals = in_main and self._is_interruptible()
+            asked = {"number": number, "asks": asks.value, "prompt": prompt}
+            asked["has_signals"] = has_signals
             question = {**asked, "place": vars(place), **facts}
             self._send({"kind": "asks", "question": question})
             while (answer := self._answers.get())["number"] != number:

@@ -138,7 +138,7 @@ class RankShell(ZMQInteractiveShell):
     ) -> None:
         """Show an error; of ``sys.exit()`` what it was given, and no more."""
         kind, error, traceback = self._get_exc_info(exc_tuple)
-        if running_compiled_code:
+        if running_compiled_code or exception_only:
             self.kernel.keep_failure(error, traceback)
         with self.kernel.uninterruptible(for_good=running_compiled_code or exception_only):
             if exception_only and issubclass(kind, SystemExit):
@@ -276,8 +276,8 @@ class RankKernel(IPythonParallelKernel):
         entry = traceback
         while entry is not None and entry.tb_frame.f_code is not InteractiveShell.run_code.__code__:
             entry = entry.tb_next
-        if wire is not None:
-            begin = traceback if entry is None else entry.tb_next
+        begin = traceback if entry is None else entry.tb_next
+        if wire is not None and begin is not None:
             self.failure = wire["number"], error.with_traceback(begin)
 
     @property

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_magic.core.ranks import check_ranks, format_ranks, parse_ranks
+from ddp_magic.core.ranks import check_ranks, format_ranks, in_number, parse_ranks
 from ddp_magic.errors import UsageError
 
 
@@ -63,3 +63,9 @@ def test_what_is_written_reads_back(ranks: set[int]) -> None:
 def test_writes_compactly() -> None:
     assert format_ranks([3, 2, 0, 2]) == "0, 2-3"
     assert format_ranks([]) == ""
+
+
+def test_a_verb_agrees_with_how_many_there_are() -> None:
+    assert in_number("runs", 1) == "runs"
+    assert in_number("runs", 2) == "run"
+    assert in_number("has stopped at line 3", 2) == "have stopped at line 3"

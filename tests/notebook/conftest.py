@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,7 +13,11 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from tests.told import plain, stopped
+
 _DEADLINE_S = 90
+STOP = "\0stop"  # typed: presses Stop at the prompt
+CTRL_D = "\x04"
 
 Message = dict[str, Any]
 
@@ -24,6 +28,7 @@ class CellOutput:
 
     status: str = ""
     outputs: list[Message] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
 
     def text(self, stream: str = "stdout") -> str:
         """All that was printed on a stream."""
@@ -34,6 +39,13 @@ class CellOutput:
         """The rich outputs of one type."""
         bundles = [o["content"]["data"] for o in self.outputs if "data" in o["content"]]
         return [bundle[mime] for bundle in bundles if mime in bundle]
+
+    @property
+    def shown(self) -> str:
+        """All that was printed, and the text of what was displayed, in order."""
+        contents = [output["content"] for output in self.outputs]
+        texts = [c.get("text") or c.get("data", {}).get("text/plain", "") + "\n" for c in contents]
+        return plain("".join(texts))
 
     @property
     def error(self) -> Message:
@@ -49,6 +61,51 @@ class Completions(NamedTuple):
     end: int
 
 
+@dataclass
+class When:
+    """A line that is typed when something has been shown, or when ranks have stopped."""
+
+    seen: str | Collection[int]
+    line: str
+
+    def is_due(self, output: CellOutput) -> bool:
+        """Return whether that is so."""
+        if isinstance(self.seen, str):
+            return self.seen in output.shown
+        return stopped(output.shown).keys() >= set(self.seen)
+
+
+class Keyboard:
+    """Types lines at a cell's prompts, each when there is one and its time has come."""
+
+    def __init__(
+        self, lines: Sequence[str | When], output: CellOutput, send: Callable[[str], None]
+    ) -> None:
+        self.left = list(lines)
+        self._output = output
+        self._send = send
+        self._is_asked = False
+
+    def take_prompt(self, request: Message) -> None:
+        """Be asked."""
+        self._output.prompts.append(request["content"]["prompt"])
+        self._is_asked = True
+        self.look()
+
+    def look(self) -> None:
+        """Type the next line if it is due."""
+        if not (self._is_asked and self.left):
+            return
+        line = self.left[0]
+        if isinstance(line, When):
+            if not line.is_due(self._output):
+                return
+            line = line.line
+        self.left.pop(0)
+        self._is_asked = False
+        self._send(line)
+
+
 class Notebook:
     """Runs cells in a kernel of its own."""
 
@@ -61,8 +118,14 @@ class Notebook:
         source: str,
         on_output: Callable[[Message], None] | None = None,
         deadline_s: float = _DEADLINE_S,
+        typed: Sequence[str | When] | None = None,
     ) -> CellOutput:
         """Run a cell to its end; ``on_output`` sees each output as it comes.
+
+        Parameters
+        ----------
+        typed
+            What is typed at its prompts, one after the other; None: the front end takes no input.
 
         Raises
         ------
@@ -70,6 +133,7 @@ class Notebook:
             The prompt does not come back.
         """
         output = CellOutput()
+        keyboard = Keyboard(typed or (), output, self._type)
 
         def keep(message: Message) -> None:
             if message["msg_type"] in (
@@ -82,12 +146,28 @@ class Notebook:
                 output.outputs.append(message)
                 if on_output is not None:
                     on_output(message)
+                keyboard.look()
 
-        reply = self._client.execute_interactive(
-            source, timeout=deadline_s, output_hook=keep, allow_stdin=False
-        )
+        try:
+            reply = self._client.execute_interactive(
+                source,
+                timeout=deadline_s,
+                output_hook=keep,
+                allow_stdin=typed is not None,
+                stdin_hook=keyboard.take_prompt,
+            )
+        except TimeoutError as error:
+            told = f"{keyboard.left} left to type after:\n{output.shown}"
+            raise TimeoutError(told) from error
+        assert not keyboard.left, f"not asked for {keyboard.left}:\n{output.shown}"
         output.status = reply["content"]["status"]
         return output
+
+    def _type(self, line: str) -> None:
+        if line == STOP:
+            self.interrupt()
+        else:
+            self._client.input(line)
 
     def complete(self, code: str) -> Completions:
         """Press Tab at the end of some code."""
