@@ -6,6 +6,7 @@ When the cell ends it folds to the curves, as a picture, and one line.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -55,7 +56,7 @@ class Panel:
         self._closed = False
         self._begun_s = 0.0
         self._next_s = 0.0
-        self._cost_s = 0.0
+        self._costs_s: deque[float] = deque(maxlen=3)
 
     def add(self, points: Mapping[str, Sequence[tuple[int, float]]]) -> None:
         """Append points, and draw if it is time to.
@@ -132,13 +133,15 @@ class Panel:
     def _pause_s(self, age_s: float, cost_s: float) -> float:
         """Return how long to wait: until there is something new to see, at a bounded cost.
 
-        In a hundredth of its age the curve moves by a hundredth of its width. The lesser of the
-        last two costs counts, so that the first drawing, which makes the widget, does not.
+        In a hundredth of its age the curve moves by a hundredth of its width. The least of the last
+        three costs counts, so that neither the drawing that makes the widget does, nor the one with
+        which the curve's script goes along.
         """
         assert self._view is not None
-        lesser_s, self._cost_s = min(cost_s, self._cost_s), cost_s
+        self._costs_s.append(cost_s)
+        least_s = min(self._costs_s) if len(self._costs_s) == self._costs_s.maxlen else 0.0
         visible_s = min(age_s / 100, _SLOWEST_S)
-        return max(self._view.fastest_s, visible_s, lesser_s / _SHARE_OF_TIME)
+        return max(self._view.fastest_s, visible_s, least_s / _SHARE_OF_TIME)
 
     def _picture(self) -> Picture:
         head = head_of(self._state) if self._state is not None else {}

@@ -91,3 +91,68 @@ def test_a_rank_that_waits_is_told_from_one_that_runs(lab: Lab, shots: Path) -> 
     output.get_by_role("button", name="Stop").click()
     expect(output).to_contain_text("KeyboardInterrupt", timeout=_DEADLINE_MS)
     page.close()
+
+
+_SIXTY_FOUR = """
+import math, time
+from pathlib import Path
+from ddp_magic.core.runstate import Doing, RankState, RunState
+from ddp_magic.ui.controls import Controls
+from ddp_magic.ui.panel import Panel
+
+ranks = {rank: RankState(Doing.RUNS) for rank in range(64)}
+ranks[9] = RankState(Doing.WAITS, "in all_reduce (line 12), 14 s")
+ranks[17] = RankState(Doing.DIED, "was killed by SIGKILL")
+panel = Panel(controls=Controls(lambda: None, lambda: "nowhere"))
+step = 0
+while not Path("many.stop").exists():
+    panel.add({"loss": [(step, math.exp(-step / 50))]})
+    panel.show_state(RunState(ranks, step, step / 20, 512, 20.0, 10240.0, 0.12, 3 * 2**30))
+    step += 1
+    time.sleep(0.05)
+panel.finish()
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_sixty_four_ranks_are_legible(lab: Lab, shots: Path, dark: bool) -> None:
+    theme = "dark" if dark else "light"
+    stop = lab.root / "many.stop"
+    stop.unlink(missing_ok=True)
+    (lab.root / f"many-{theme}.ipynb").write_text(notebook(_SIXTY_FOUR))
+    page = lab.open(f"many-{theme}.ipynb", dark=dark)
+    page.run_cell(0)
+    panel = page.output(0).get_by_role("region", name="Ranks of the running cell")
+    expect(panel).to_contain_text("rank 17 died: was killed by SIGKILL", timeout=_DEADLINE_MS)
+    chips = panel.get_by_role("listitem")
+    expect(chips).to_have_count(64)
+    expect(chips.nth(9)).to_have_attribute(
+        "aria-label", "rank 9 waits in all_reduce (line 12), 14 s"
+    )
+    box = panel.bounding_box()
+    assert box is not None
+    assert box["height"] < 520
+    page.screenshot(shots / f"panel-64-{theme}.png")
+    stop.touch()
+    page.wait_until_run(0)
+    page.close()
+
+
+def test_a_page_that_is_loaded_again_comes_back_to_the_panel(lab: Lab, shots: Path) -> None:
+    (lab.root / "again.ipynb").write_text(
+        notebook("%load_ext ddp_magic\n%ddp start -n 2", _TRAINS.replace("%%ddp", "%%ddp -b"))
+    )
+    page = lab.open("again.ipynb")
+    page.run_cell(0)
+    page.run_cell(1)
+    expect(page.output(1)).to_contain_text("samples/s", timeout=_DEADLINE_MS)
+    page.save()
+    page.page.reload()
+    panel = page.output(1).get_by_role("region", name="Ranks of the running cell")
+    expect(panel).to_contain_text("samples/s", timeout=_DEADLINE_MS)
+    before = panel.inner_text()
+    expect(panel).not_to_have_text(before, timeout=_DEADLINE_MS)
+    page.screenshot(shots / "panel-reloaded.png")
+    panel.get_by_role("button", name="Stop").click()
+    expect(panel).to_have_count(0, timeout=_DEADLINE_MS)
+    page.close()
