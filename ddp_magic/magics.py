@@ -61,6 +61,7 @@ class DdpMagics(Magics):
                 from ddp_magic.kernel.session import Session
 
                 self._made = Session(preload=self.preload, server=self._server)
+                self._made.new_view = self._view
             return self._made
 
     def warm(self) -> None:

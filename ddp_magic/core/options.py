@@ -514,6 +514,8 @@ def _find_subcommand(name: str) -> Subcommand:
         if subcommand.name == name:
             return subcommand
     names = [subcommand.name for subcommand in SUBCOMMANDS]
+    if name.startswith("-"):
+        raise UsageError(f"%ddp {name}: not a command", fix="%%ddp runs a cell, and takes options")
     raise UsageError(f"%ddp {name}: not one of {_listing(names)}", fix=_nearest(name, names))
 
 

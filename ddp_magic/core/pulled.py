@@ -10,6 +10,8 @@ from ddp_magic.core.names import VariablePath, parse_path
 from ddp_magic.core.ranks import format_ranks, in_number, named
 from ddp_magic.errors import UsageError
 
+_OF_RANKS = ("rank", "world_size", "local_rank", "device", "ddp")
+
 
 def chosen_names(names: Sequence[str], as_name: str = "") -> dict[str, VariablePath]:
     """Return what to pull, by what it is to be called in the notebook.
@@ -91,6 +93,10 @@ def variables_to_push(names: Sequence[str], namespace: Mapping[str, object]) -> 
     for name in names:
         if not _is_name(name):
             raise UsageError(f"%ddp push {name}: not the name of a variable")
+        if name in _OF_RANKS:
+            raise UsageError(
+                f"%ddp push {name}: each rank has its own", fix="give it another name here first"
+            )
         if name not in namespace:
             close = difflib.get_close_matches(name, list(namespace), n=1)
             raise UsageError(

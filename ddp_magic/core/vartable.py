@@ -90,11 +90,12 @@ class Variable:
         return self._how_values_differ()
 
     def _how_values_differ(self) -> str:
-        if len({one.digest for one in self.on.values()}) == 1:
+        texts = self.texts()
+        alike = len({one.digest for one in self.on.values()}) == 1
+        if alike and (len(texts) == 1 or not self.is_sampled):  # a dict has no order
             return ""
         if next(iter(self.on.values())).shape not in ("", "()"):
             return "same shape, other values"
-        texts = self.texts()
         if len(texts) > 1 and all("…" not in text for _, text in texts):
             return f"value {each(texts)}"
         return "other contents"

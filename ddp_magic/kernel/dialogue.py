@@ -45,7 +45,7 @@ class Dialogue:
         # What was typed for `input()`, None for Ctrl-D, by its prompt and how manieth it is.
         self._typed: dict[tuple[int, str], str | None] = {}
         self._typed_for = dict.fromkeys(engines, 0)  # how many answers each rank has had
-        self._is_helped = False
+        self._helps: set[str] = set()  # lines of help that were shown
         self._is_over = False
 
     @property
@@ -177,15 +177,16 @@ class Dialogue:
         self._view.notice(f"ddp: {'; '.join(told)}")
         if self._current not in self._asking:
             self._current = min(news)
-        if not self._is_helped:
-            self._is_helped = True
-            self._view.notice(f"ddp: {self._help(afterwards)}")
+        if (helped := self._help(afterwards)) not in self._helps:
+            self._helps.add(helped)
+            self._view.notice(f"ddp: {helped}")
         if self._current in news:
             self._view.text("stdout", self._unshown.pop(self._current))
 
     def _help(self, afterwards: bool) -> str:
         lines = ["`q` leaves"] if afterwards else ["`c` continues all", "`q` ends the cell"]
-        if others := [rank for rank in self._engines if rank != self._current]:
+        stopped = [rank for rank, one in self._asking.items() if one.is_debugger]
+        if others := [rank for rank in sorted(stopped) if rank != self._current]:
             lines[:0] = [f"`rank {others[0]}` goes to rank {others[0]}", "`all EXPR` asks all"]
         return ", ".join(lines)
 

@@ -99,6 +99,6 @@ def _split(answers: Mapping[int, Any], world: World) -> tuple[dict[int, Any], di
 def _unknown(path: VariablePath, good: Mapping[int, Any]) -> UsageError:
     known = {name for one in good.values() for name in one[2]}
     if path.root in known:
-        return UsageError(f"there is no {path}", fix=f"`%ddp vars {path.root}` shows what there is")
+        return UsageError(f"there is no {path}", fix=f"`{path.root}.` and Tab shows what there is")
     cause, fix = no_such(path.root, known, tuple(good))
     return UsageError(cause, fix=fix)

@@ -79,6 +79,11 @@ class Session:
     server
         A fork server that has been started with ``preload`` already, to be this session's.
 
+    Attributes
+    ----------
+    new_view
+        Makes the view of a call that is given none.
+
     Examples
     --------
     >>> with Session(nproc=2) as session:
@@ -98,6 +103,7 @@ class Session:
     ) -> None:
         self._defaults = StartOptions().changed(nproc=nproc, backend=backend, seed=seed)
         self._wanted = self._defaults  # of the ranks that run
+        self.new_view: Callable[[], View] = TextView
         self._process = os.getpid()
         self._life = Lifecycle()
         self._life_lock = threading.RLock()
@@ -401,7 +407,7 @@ class Session:
         """
         options = replace(options or CellOptions(), **changes)
         check_syntax(code, header)
-        return self._run_cell(code, options, view or TextView(), header, execution_count)
+        return self._run_cell(code, options, view or self.new_view(), header, execution_count)
 
     def _run_cell(
         self,
@@ -504,7 +510,7 @@ class Session:
         StateError
             None has, or those that have are gone, or nobody can be asked here.
         """
-        view = view or TextView()
+        view = view or self.new_view()
         world, failed = self._ranks(), self._failed
         if failed is None:
             raise StateError("There is nothing to look into: no cell has failed.")
@@ -512,6 +518,10 @@ class Session:
         failed.check(rank)
         if why := view.no_input():
             raise StateError(f"%ddp debug asks what to look at, and {why}.")
+        if failed.number != self._cell_count:
+            view.notice(
+                f"ddp: the last cell that keeps the frames in which it failed is {failed.name}"
+            )
         code = f"get_ipython().post_mortem({failed.number})"
         # Not wrapped: models that have come apart are seen so, and made equal by the next cell.
         options = CellOptions(ranks=failed.ranks, wrap=False, shard=False, plot=False)

@@ -35,6 +35,7 @@ _MACHINERY = (
     *(f"{Path(file).parent}/" for file in (IPython.__file__, ipykernel.__file__) if file),
 )
 _RUNS_CODE = (InteractiveShell.run_code.__code__, run_program.__code__)
+_STEPS = ("n", "next", "s", "step", "r", "return", "unt", "until", "j", "jump")
 _MOST_SAID = 10_000  # characters, between two questions
 _LEFT_OUT = "\n... {:,} characters are left out ...\n"
 _OF_FRAMES = ("__return__", "__exception__")  # what pdb writes into the variables of a frame
@@ -179,8 +180,19 @@ class RankPdb(debugger.Pdb):
 
     do_restart = do_run
 
+    def help_rank(self) -> None:
+        """Explain ``rank 2``."""
+        self.message("rank N: ask rank N from now on, of those that have stopped")
+
+    def help_all(self) -> None:
+        """Explain ``all x``."""
+        self.message("all LINE, 0,2 LINE: give a line to all ranks that have stopped, or to some")
+
     def onecmd(self, line: str) -> Any:
         """Do what a line says; ``x?`` is answered here, where a pager would be shown otherwise."""
+        if self._is_post_mortem and self.parseline(line)[0] in _STEPS:
+            self.error("the code has ended: `up` and `down` go through its frames, `q` leaves")
+            return False
         with self._as_pager():
             return super().onecmd(line)
 

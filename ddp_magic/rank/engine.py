@@ -258,7 +258,7 @@ class Rank:
             self.channel.send({"kind": "ended", "at_s": self._ended_s, "ending": ending})
         return {
             "counts": self.flight.counts(),
-            "unmet": self.meetings.unmet or self.attacher.unmet,
+            "unmet": self.meetings.unmet or (self.attacher.unmet if self._together else ""),
             "clash": self.meetings.clash,
             "attested": self.witness.attest(trained=not failed) if self._together else None,
             "checked": self.attacher.all_checksums() if self._checks and not failed else None,

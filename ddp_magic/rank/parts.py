@@ -19,10 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ddp_magic.core.parts import Part, Path
 from ddp_magic.rank import peek
 from ddp_magic.rank.flat import Flat, FlatArray, FlatTensor, digest, digests, why_unreadable
+from ddp_magic.rank.tables import columns
 from ddp_magic.rank.wording import text_of
 
 _HELD: dict[type, tuple[str, ...]] = {
@@ -35,6 +37,8 @@ _HELD: dict[type, tuple[str, ...]] = {
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), Tensor, np.ndarray)
 _MANY = 32  # numbers in a list that are taken for an array
 _INT64 = range(-(2**63), 2**63)
+# Not the user's: what lies behind it is a process, and no value.
+_MACHINERY = ("ddp_magic", "IPython", "ipykernel", "ipyparallel", "zmq", "asyncio", "threading")
 _CYCLE = "one that holds it"
 
 Children: TypeAlias = Sequence[tuple[str, Any]]
@@ -137,7 +141,7 @@ class Taken:
         facets = {"shape": str(tuple(flat.shape)), "dtype": flat.dtype, "device": flat.device}
         if type(value) in (list, tuple):
             facets = {"length": f"{len(value):,}", "dtype": flat.dtype}
-        if peek.is_a(value, nn.Parameter):
+        if peek.is_a(value, Tensor):
             facets["requires_grad"] = str(value.requires_grad)
         return Part(path, kind, facets, digest=found, count=flat.count)
 
@@ -199,7 +203,21 @@ class Taken:
             objects = np.ndarray.view(value, np.ndarray)
             self.is_whole &= objects.size <= most
             return [(f"[{index}]", item) for index, item in enumerate(objects.flat[:most])]
-        held = peek.attributes(value)
+        return self._attributes(value)
+
+    def _attributes(self, value: Any) -> Children | None:
+        kind = type(value)
+        if peek.package(kind) in _MACHINERY or peek.is_a(value, _BaseDataLoaderIter):
+            return None
+        if (table := columns(value)) is not None:
+            return table
+        if peek.is_a(value, type):
+            return _of_class(value)
+        held: dict[Any, Any] | None
+        if peek.is_a(value, BaseException):
+            held = {"args": peek.exception_args(value), **(peek.attributes(value) or {})}
+        else:
+            held = None if peek.holds_more(value) else peek.attributes(value)
         return None if held is None else [(f".{_word(n)}", one) for n, one in held.items()]
 
 
@@ -272,6 +290,12 @@ def _of_optimizer(optimizer: Optimizer) -> Children:
     return found
 
 
+def _of_class(kind: type) -> Children:
+    """Return what a class that a cell has defined has: its functions, and what it sets."""
+    members = peek.class_members(kind)
+    return [(f".{_word(n)}", one) for n, one in members.items() if not _word(n).startswith("__")]
+
+
 def _word(name: Any) -> str:
     return name if type(name) is str else text_of(name)
 
@@ -294,7 +318,7 @@ def _plain(value: Any) -> bytes | None:
         return str(value.type).encode()  # each rank has its own number
     if kind in (type(None), type(Ellipsis), range, torch.dtype, torch.layout):
         return repr(value).encode()
-    if peek.is_a(value, type):
+    if peek.is_a(value, type) and not peek.is_of_cell(value):
         return peek.full_name(value).encode()
     if kind is types.ModuleType:
         return str(peek.attribute(value, "__name__")).encode()

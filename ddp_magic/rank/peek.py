@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import struct
 import types
 from itertools import islice
 from typing import Any
@@ -19,6 +20,9 @@ _QUALNAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
 _MRO = type.__dict__["__mro__"]
 _DICT = type.__dict__["__dict__"]
+_BASE = type.__dict__["__base__"]
+_SIZE = type.__dict__["__basicsize__"]
+_POINTER_BYTES = struct.calcsize("P")
 
 
 def is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
@@ -57,6 +61,35 @@ def attributes(value: Any) -> dict[Any, Any] | None:
                 except AttributeError:  # not set
                     continue
     return found
+
+
+def holds_more(value: Any) -> bool:
+    """Tell whether an object has more in it than its attributes: what compiled code keeps there."""
+    for base in _MRO.__get__(type(value)):
+        above = _BASE.__get__(base)
+        if above is None:
+            return False
+        members = _DICT.__get__(base)
+        slots = sum(type(member) is types.MemberDescriptorType for member in members.values())
+        known = slots + ("__dict__" in members) + ("__weakref__" in members)
+        if _SIZE.__get__(base) - _SIZE.__get__(above) > known * _POINTER_BYTES:
+            return True
+    return False
+
+
+def class_members(kind: type) -> dict[str, Any]:
+    """Return what a class itself defines."""
+    return dict(_DICT.__get__(kind))
+
+
+def is_of_cell(kind: type) -> bool:
+    """Tell whether a class was defined in a cell."""
+    return _MODULE.__get__(kind) == "__main__"
+
+
+def exception_args(error: BaseException) -> Any:
+    """Return what an exception was made with."""
+    return BaseException.__dict__["args"].__get__(error)
 
 
 def attribute(value: Any, name: str) -> Any:

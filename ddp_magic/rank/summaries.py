@@ -69,7 +69,7 @@ def _summary(value: Any) -> Summary:
     if (flat := _flat(value)) is not None:
         return _of_elements(kind, value, flat)
     taken = Taken(*_within(value))
-    content = digest(b"\0".join(map(_digested, taken)))
+    content = digest(b"\0".join(sorted(map(_digested, taken))))  # a dict's order is no difference
     size, text = _size(value), _text(value)
     return Summary(kind, text, content, taken.is_whole, size_bytes=size)
 

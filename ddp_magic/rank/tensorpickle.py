@@ -9,9 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from ddp_magic.core.parcel import NotForTravel, Pickler
 
+_OF_TENSORS = (TensorDataset, Subset, ConcatDataset)
 _DEPTH = 5  # of the parameter that an error names as an example
 
 
@@ -33,10 +36,11 @@ class RankPickler(Pickler):
             return tuple, (list(value),)
         if isinstance(value, nn.Module):
             raise NotForTravel(value, _instead_of_model(value))
-        if isinstance(value, Optimizer):
-            raise NotForTravel(
-                value, "run `state = optimizer.state_dict()` in a cell and pull state"
-            )
+        if isinstance(value, (Optimizer, LRScheduler)):
+            kind = "optimizer" if isinstance(value, Optimizer) else "scheduler"
+            raise NotForTravel(value, f"run `state = {kind}.state_dict()` in a cell and pull state")
+        if isinstance(value, DataLoader) or type(value) in _OF_TENSORS:
+            raise NotForTravel(value, "its tensors would come as arrays: pull what it reads from")
         return NotImplemented
 
     def _as_array(self, tensor: Tensor) -> np.ndarray[Any, Any]:

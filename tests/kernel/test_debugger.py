@@ -348,14 +348,14 @@ def test_in_the_background_it_is_passed_over_and_said_once(session: Session) -> 
     assert cell.wait(30)
     told = [notice for notice in view.notices if "passed over" in notice]
     assert len(told) == 1
-    assert told[0].startswith("ddp: breakpoint() on line 3 was passed over: ")
+    assert told[0].startswith("breakpoint() on line 3 was passed over: ")
     assert view.stdout == "on\n"
 
 
 def test_without_input_it_is_passed_over(run: Run) -> None:
     view = run("breakpoint()\ndist.breakpoint()\nprint('on')")
     told = [notice for notice in view.notices if "passed over" in notice]
-    assert told == [f"ddp: breakpoint() on line {n} was passed over: nobody types" for n in (1, 2)]
+    assert told == [f"breakpoint() on line {n} was passed over: nobody types" for n in (1, 2)]
     assert view.stdout == "on\n"
 
 
@@ -824,3 +824,17 @@ def test_where_nothing_has_failed(session: Session) -> None:
         look_into(session)
     session.run("import os, time, torch, torch.distributed as dist", view=RecordingView())
     session.run("_names = set(globals())", view=RecordingView())
+
+
+def test_looking_into_a_failure_before_any_training_ends_quietly(session: Session) -> None:
+    session.run("from torch import nn\nnet = nn.Linear(2, 1)", view=RecordingView())
+    with pytest.raises(CellError):
+        session.run(
+            "import torch\nfor _ in range(2):\n    if rank == 1: raise ValueError('early')\n"
+            "    net(torch.ones(1, 2)).sum().backward()",
+            view=RecordingView(),
+        )
+    view = RecordingView(typed=["p rank", "n", "q"])
+    session.debug(1, view=view)
+    assert "the code has ended" in view.stdout
+    session.run("torch.distributed.all_reduce(torch.ones(1))", view=RecordingView())

@@ -176,3 +176,50 @@ def test_a_rank_that_died_is_told_of() -> None:
         assert not found.equal
         assert "bit-identical on ranks 0, 2" in str(found)
         assert "not compared: rank 1 was killed" in str(found)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "pd.DataFrame({'loss': [float(rank)] * 3, 'name': ['a', 'b', 'c']})",
+        "pd.DataFrame({f'column_{rank}': [1.0]})",
+        "[pd.Series([1.0, rank])]",
+        "type('Config', (), {'__module__': '__main__', 'lr': 0.1 * (rank + 1)})",
+        "RuntimeError(f'rank {rank}')",
+        "slice(rank)",
+    ],
+)
+def test_what_differs_is_never_called_alike(session: Session, run: Run, value: str) -> None:
+    run(f"import pandas as pd\nimport torch\nheld = {value}")
+    assert not (found := session.diff("held")) or not found.is_whole
+    assert session.vars("held")["held"].differs
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "pd.DataFrame({'loss': [1.0, 2.0], 'name': ['a', 'b']})",
+        "type('Config', (), {'__module__': '__main__', 'lr': 0.1})",
+        "RuntimeError('bad')",
+        "dict([('a', 1), ('b', 2)][::-1 if rank else 1])",
+    ],
+)
+def test_what_is_alike_is_called_so(session: Session, run: Run, value: str) -> None:
+    run(f"import pandas as pd\nheld = {value}")
+    found = session.diff("held")
+    assert found
+    assert found.is_whole
+    assert not session.vars("held")["held"].differs
+
+
+def test_a_process_behind_an_iterator_is_not_looked_into(session: Session, run: Run) -> None:
+    run(
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "held = iter(DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=4))"
+    )
+    assert "_SingleProcessDataLoaderIter cannot be looked into" in str(session.diff("held"))
+
+
+def test_a_tensor_that_needs_no_gradient_on_a_rank_differs(session: Session, run: Run) -> None:
+    run("import torch\nheld = torch.ones(2, requires_grad=rank == 0)")
+    assert "requires_grad True / False" in str(session.diff("held"))

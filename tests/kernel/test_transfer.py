@@ -128,6 +128,11 @@ def test_what_cells_define_comes_along(session: Session, run: Run) -> None:
         ("x = [1, {'f': open('/dev/null')}]", "x", r"x\[1\]\['f'\] \(an open file\) cannot"),
         ("import threading\nx = [threading.Lock()]", "x", r"x\[0\] \(a lock\) cannot travel"),
         (
+            "from torch.utils.data import DataLoader\nx = DataLoader([1, 2])",
+            "x",
+            r"x \(a DataLoader\) cannot travel: its tensors would come as arrays",
+        ),
+        (
             "from torch import nn\nx = nn.Sequential(nn.Linear(1, 1))",
             "x",
             r"x \(a Sequential\) cannot travel: .*such as \[0\].weight",

@@ -136,7 +136,7 @@ def test_a_front_end_without_input(ranks: tuple[Notebook, int]) -> None:
     notebook, _ = ranks
     output = notebook.run("%%ddp\nbreakpoint()\nprint('on')")
     assert output.status == "ok"
-    told = "ddp: breakpoint() on line 2 was passed over: this front end takes no input"
+    told = "breakpoint() on line 2 was passed over: this front end takes no input"
     assert output.data("text/plain") == [told]
     assert "this front end takes no input" in notebook.run("%%ddp\ninput()").error["evalue"]
     assert "this front end takes no input" in notebook.run("%ddp debug").error["evalue"]
