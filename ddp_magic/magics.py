@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddp_magic.kernel.forks import ForkServer
     from ddp_magic.kernel.session import Session
     from ddp_magic.ui.cellview import NotebookView
+    from ddp_magic.ui.doctor import DoctorView
     from ddp_magic.ui.inspection import DifferenceView, VariablesView
     from ddp_magic.ui.stacks import StacksView
     from ddp_magic.ui.status import StatusTable
@@ -206,6 +207,13 @@ class DdpMagics(Magics):
         from ddp_magic.ui.stacks import StacksView
 
         return StacksView(self.session.where(command.ranks))
+
+    def _doctor(self, _: Command) -> DoctorView:
+        from ddp_magic.kernel.doctor.examination import examine  # not the session: it may be broken
+        from ddp_magic.ui.doctor import DoctorView, frontend_of
+
+        frontend, started = frontend_of(self.shell), self._made is not None and self._made.started
+        return DoctorView(examine(frontend, self._server, ranks_run=started), frontend)
 
     def _session(self, _: Command) -> Session:
         return self.session
