@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import resource
 import shutil
 import socket
