@@ -582,8 +582,8 @@ def _check_room(nproc: int, running: int) -> None:
     if needed > free:
         raise SetupError(
             f"-n {nproc}: that many ranks need {needed / 2**30:,.1f} GiB of memory before your own"
-            f" data ({needs.RANK_BYTES // 2**20} MiB each, {needs.TORCH_BYTES // 2**20} MiB for torch), and"
-            f" {free / 2**30:,.1f} GiB are free.",
+            f" data ({needs.RANK_BYTES // 2**20} MiB each, {needs.TORCH_BYTES // 2**20} MiB for"
+            f" torch), and {free / 2**30:,.1f} GiB are free.",
             fix="Start fewer, or free some.",
         )
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)

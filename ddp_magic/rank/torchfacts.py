@@ -45,7 +45,7 @@ def _torch() -> dict[str, Any]:
 
 
 def _nccl() -> str:
-    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return ".".join(map(str, torch.cuda.nccl.version()))
 
 
 def _architectures() -> list[str]:

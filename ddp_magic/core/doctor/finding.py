@@ -95,7 +95,8 @@ class Diagnosis:
             if (names := dict.fromkeys(f.check for f in self.problems if f.verdict is verdict))
         ]
         found = "; ".join(told) or "nothing is wrong"
-        return f"ddp doctor: {found} ({len(self.findings)} checks, {self.took_s:.1f} s)"
+        checks = "1 check" if len(self.findings) == 1 else f"{len(self.findings)} checks"
+        return f"ddp doctor: {found} ({checks}, {self.took_s:.1f} s)"
 
     def changed(self, finding: Finding) -> Diagnosis:
         """Return these with another finding of the same check."""

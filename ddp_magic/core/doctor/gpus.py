@@ -145,9 +145,7 @@ def _check_torch_on(facts: Gpus, torch: Torch | None, cuda: Cuda) -> Finding:
         return wrong("GPUs", text, f"install a build with it ({_CUDA_TORCH}), or {_ON_CPU}")
     if facts.cuda is not None and _major(torch.cuda) > facts.cuda[0]:
         newest = ".".join(map(str, facts.cuda))
-        text = (
-            f"{have}, but the driver ({facts.driver}) can CUDA {newest}, torch needs {torch.cuda}"
-        )
+        text = f"{have}, but driver {facts.driver} can CUDA {newest}, and torch needs {torch.cuda}"
         return wrong("GPUs", text, f"install a newer driver, or a torch for CUDA {facts.cuda[0]}")
     lacking = [gpu for gpu in facts.chosen if not _has_kernels(torch, gpu.capability)]
     if lacking:
@@ -196,7 +194,7 @@ def _has_kernels(torch: Torch, capability: tuple[int, int]) -> bool:
 
 def _named(facts: Gpus) -> str:
     names = sorted({gpu.name for gpu in facts.chosen})
-    return f"{facts.count} × {' and '.join(names)}" if names else _count(facts.count)
+    return f"{facts.count} {' and '.join(names)}" if names else _count(facts.count)
 
 
 def _count(number: int) -> str:

@@ -159,25 +159,16 @@ def _check_package(package: Package) -> Finding | None:
     return None
 
 
-def check_torch(answer: Answer, installed: str) -> Finding:
-    """Judge torch, as the ranks have it.
+def check_torch(answer: Answer, torch: Torch) -> Finding:
+    """Judge torch.
 
     Parameters
     ----------
-    installed
-        The version that its metadata tells.
+    torch
+        As a process told, or else as its files do.
     """
-    torch = answer.torch
-    if torch is None and answer.of_import:
+    if answer.of_import:
         return wrong("torch", answer.error, answer.fix or f"what does `{_IMPORT}` say?")
-    if torch is None and answer.error:
-        text = f"{installed} is installed; nobody could be asked how it is"
-        return degraded("torch", text, "see fork server")
-    if torch is None and answer.imported:
-        return degraded("torch", f"{installed} can be imported; nobody has told more", _AGAIN)
-    if torch is None:
-        text = f"{installed} is installed; after {answer.took_s:.1f} s it was still being imported"
-        return degraded("torch", text, f"if that goes on, `{_IMPORT}` says more; {_AGAIN}")
     build = f"CUDA {torch.cuda}" if torch.cuda else "no CUDA"
     if not torch.distributed or not torch.gloo:
         lack = "gloo" if torch.distributed else "torch.distributed"
@@ -196,7 +187,8 @@ def check_fork_server(answer: Answer) -> Finding:
     if answer.imported:
         text = f"has imported torch, but in {answer.took_s:.1f} s no process was ready"
         return degraded("fork server", text, f"is the machine busy? {_AGAIN}, or `%ddp restart`")
-    return degraded("fork server", "not ready: torch is still being imported", _AGAIN)
+    text = f"after {answer.took_s:.1f} s torch was still being imported"
+    return degraded("fork server", text, f"{_AGAIN}; `{_IMPORT}` says more if that goes on")
 
 
 def is_older(version: str, least: str) -> bool:

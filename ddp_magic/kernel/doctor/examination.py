@@ -10,7 +10,8 @@ from ddp_magic.core.doctor import frontend as front
 from ddp_magic.core.doctor import gpus as gpu
 from ddp_magic.core.doctor import machine as here
 from ddp_magic.core.doctor import software as soft
-from ddp_magic.core.doctor.finding import Diagnosis, Finding
+from ddp_magic.core.doctor.finding import Diagnosis, Finding, Verdict
+from ddp_magic.errors import StartError
 from ddp_magic.kernel.doctor import gpus, machine, software
 from ddp_magic.kernel.doctor.probe import Probe
 from ddp_magic.kernel.forks import ForkServer
@@ -46,6 +47,28 @@ def examine(
     return Diagnosis(tuple(findings), time.monotonic() - began_s)
 
 
+def hinted(error: StartError) -> StartError:
+    """Return an error of a start; one that knows no fix tells what is wrong here, if anything is.
+
+    Only what is known at once is looked at.
+    """
+    if error.fix:
+        return error
+    found = gpus.gpus(in_use=False)
+    torch = software.torch_on_disk()
+    findings = (
+        *soft.check_packages(software.packages()),
+        *gpu.check_gpus(found, torch, gpu.Cuda()),
+        *_of_capacity(machine.capacity(found.count or _CPU_RANKS)),
+        *_of_places(found),
+    )
+    names = [one.check for one in findings if one.verdict is Verdict.WRONG]
+    if not names:
+        return error
+    fix = f"`%ddp doctor` says more; it finds wrong: {', '.join(names)}."
+    return StartError(error.cause, fix=fix, context=error.context)
+
+
 def _of_machine(until_s: float, server: ForkServer | None, ranks_run: bool) -> Iterator[Finding]:
     lookup = machine.NameLookup()  # goes on, as the import of torch does, meanwhile
     try:
@@ -65,15 +88,15 @@ def _of_software(probe: Probe, found: gpu.Gpus, until_s: float) -> Iterator[Find
     packages = software.packages()
     yield soft.check_python(software.interpreter())
     yield from soft.check_packages(packages)
-    installed = software.installed_version("torch")
     answer = probe.answer(until_s)
-    if installed is not None or answer.torch is not None:
-        yield soft.check_torch(answer, installed or "a version that is not known")
+    torch = answer.torch or software.torch_on_disk()
+    if torch is not None:  # else the packages tell
+        yield soft.check_torch(answer, torch)
     yield soft.check_fork_server(answer)
     usable = bool(answer.torch and answer.torch.cuda and found.count)
     cuda = probe.cuda(until_s) if usable else gpu.Cuda()
-    yield from gpu.check_gpus(found, answer.torch, cuda)
-    yield gpu.check_nccl(found, answer.torch)
+    yield from gpu.check_gpus(found, torch, cuda)
+    yield gpu.check_nccl(found, torch)
 
 
 def _of_capacity(facts: here.Capacity) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Asks what only a process can tell that is made as ranks are: torch, and the fork server itself."""
+"""Asks about torch, by the fork server, a process that is made as ranks are."""
 
 from __future__ import annotations
 

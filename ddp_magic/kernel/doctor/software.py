@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
 import sys
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 
-from ddp_magic.core.doctor.software import Interpreter, Package
+from ddp_magic.core.doctor.software import Interpreter, Package, Torch
 
 _DISTRIBUTION = "ddp-magic"
 _OPTIONAL = ("jupyterlab", "notebook")
@@ -40,6 +43,26 @@ def installed_version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def torch_on_disk() -> Torch | None:
+    """Return what torch's files tell of it; None if it is not installed."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None:
+        return None
+    told: dict[str, str] = {}
+    for folder in spec.submodule_search_locations or ():
+        with suppress(OSError):
+            told = _assigned(Path(folder, "version.py").read_text())
+    version = told.get("__version__") or installed_version("torch") or "of an unknown version"
+    cuda = told.get("cuda", "")
+    return Torch(version, cuda, "of an unknown version" if cuda else "")
+
+
+def _assigned(source: str) -> dict[str, str]:
+    """Return the texts that a module assigns to names."""
+    matches = re.finditer(r"^(\w+)(?:\s*:[^=\n]*)?\s*=\s*['\"]([^'\"]*)['\"]", source, re.MULTILINE)
+    return {match[1]: match[2] for match in matches}
 
 
 def _least_python() -> str:
