@@ -25,7 +25,7 @@ class Interpreter:
     executable
         Its program; ``""`` if it is not known.
     exists
-        Whether the program is there, and may be run.
+        Whether the program is there.
     prefix
         Its environment.
     """

@@ -21,7 +21,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?:>=\s*(?P<least>[\w.]+))?(?P<r
 def interpreter() -> Interpreter:
     """Return what is known of this Python."""
     program = sys.executable or ""
-    exists = bool(program) and os.access(program, os.X_OK)
+    exists = os.path.isfile(program)
     return Interpreter(platform.python_version(), _least_python(), program, exists, sys.prefix)
 
 
