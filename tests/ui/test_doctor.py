@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ddp_magic.core.doctor.finding import Diagnosis, degraded, ok, wrong
 from ddp_magic.core.doctor.frontend import Frontend, check_widgets
 from ddp_magic.ui.doctor import DoctorView
@@ -32,8 +30,3 @@ def test_problems_and_text_are_those_of_the_diagnosis() -> None:
     view = DoctorView(_FOUND, _PAGE)
     assert view.problems == _FOUND.problems
     assert repr(view) == str(_FOUND)
-
-
-def test_elsewhere_it_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    DoctorView(_FOUND, Frontend(has_kernel=False, has_page=False))._ipython_display_()
-    assert "-> docker run --shm-size=8g" in capsys.readouterr().out or True
