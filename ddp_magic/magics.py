@@ -12,7 +12,7 @@ from traitlets import Bool, List, Undefined, Unicode, observe
 from ddp_magic.core.cell import split_cell
 from ddp_magic.core.options import Command, help_text, parse_cell_line, parse_command
 from ddp_magic.core.pulled import chosen_names, pulled_line, pushed_line, variables_to_push
-from ddp_magic.errors import CellError, CellSyntaxError, UsageError
+from ddp_magic.errors import CellError, CellSyntaxError, StartError, UsageError
 from ddp_magic.kernel.completion import CellHelp
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddp_magic.kernel.forks import ForkServer
     from ddp_magic.kernel.session import Session
     from ddp_magic.ui.cellview import NotebookView
+    from ddp_magic.ui.doctor import DoctorView
     from ddp_magic.ui.inspection import DifferenceView, VariablesView
     from ddp_magic.ui.rankcharts import RankChartsView
     from ddp_magic.ui.stacks import StacksView
@@ -138,6 +139,8 @@ class DdpMagics(Magics):
         except CellError as error:
             error.fix = error.fix or self._hint(error)
             raise
+        except StartError as error:
+            raise _hinted(error) from error.__cause__
 
     def _start(self, command: Command) -> None:
         wanted = command.start
@@ -145,7 +148,10 @@ class DdpMagics(Magics):
         if self.session.started:
             self.session.check_same(wanted.nproc, **given)
             return print(f"ddp: running already: {self.session.describe()}")
-        self.session.start(self._view(), nproc=wanted.nproc, **given)
+        try:
+            self.session.start(self._view(), nproc=wanted.nproc, **given)
+        except StartError as error:
+            raise _hinted(error) from error.__cause__
 
     def _restart(self, command: Command) -> None:
         wanted = command.start
@@ -214,6 +220,13 @@ class DdpMagics(Magics):
 
         return StacksView(self.session.where(command.ranks))
 
+    def _doctor(self, _: Command) -> DoctorView:
+        from ddp_magic.kernel.doctor.examination import examine  # not the session: it may be broken
+        from ddp_magic.ui.doctor import DoctorView, frontend_of
+
+        frontend, started = frontend_of(self.shell), self._made is not None and self._made.started
+        return DoctorView(examine(frontend, self._server, ranks_run=started), frontend)
+
     def _session(self, _: Command) -> Session:
         return self.session
 
@@ -243,3 +256,9 @@ class DdpMagics(Magics):
         from ddp_magic.ui.cellview import NotebookView
 
         return NotebookView(self.shell)
+
+
+def _hinted(error: StartError) -> StartError:
+    from ddp_magic.kernel.doctor.examination import hinted
+
+    return hinted(error)

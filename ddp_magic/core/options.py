@@ -322,6 +322,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
         (_OF_RANKS, _HELP),
         Operands("NAME...", "a name", 1),
     ),
+    Subcommand("doctor", "say what is wrong here, and what mends it; starts no ranks", (_HELP,)),
     Subcommand("session", "return the session, for Python", (_HELP,)),
     Subcommand("help", "show this help", (_HELP,)),
 )

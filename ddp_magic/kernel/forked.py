@@ -18,6 +18,7 @@ from ddp_magic.kernel.client import StreamingClient
 from ddp_magic.kernel.cluster import Events
 from ddp_magic.kernel.forks import ForkedProcess, ForkServer, module_path
 from ddp_magic.kernel.interrupts import uninterrupted
+from ddp_magic.kernel.ipythondir import ipython_environment
 
 _CONTROLLER_TIMEOUT_S = 60.0
 _RANKS_TIMEOUT_S = 120.0
@@ -211,8 +212,10 @@ class ForkedCluster:
         info = ready.result()
         self._connection = json.dumps(info["engine"])
         with uninterrupted("the start was stopped"):  # nor may a client be left half made
-            profile = str(server.folder / "profile")
-            self._client = StreamingClient(info["client"], profile_dir=profile)
+            folder = str(server.folder)  # for what it would else look for in the user's home
+            self._client = StreamingClient(
+                info["client"], profile_dir=f"{folder}/profile", ipython_dir=folder
+            )
 
     def _fork_rank(
         self, server: ForkServer, rank: int, environment: Mapping[str, str]
@@ -226,7 +229,7 @@ class ForkedCluster:
                 "path": module_path(),
             },
             name=f"Rank {rank}",
-            environment={**os.environ, **environment},
+            environment={**os.environ, **ipython_environment(server.folder), **environment},
             is_rank=True,
             on_output=partial(self._events.rank_printed, rank),
             tail_bytes=_TAIL_BYTES,

@@ -22,6 +22,7 @@ from typing import Any
 from ddp_magic.core.advice import advice_on
 from ddp_magic.core.processend import ProcessEnd
 from ddp_magic.errors import SetupError, StartError
+from ddp_magic.kernel.ipythondir import ipython_environment
 from ddp_magic.kernel.processes import end_processes
 
 _log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class ForkServer:
             "ddp_magic.forkserver.controller:run",
             {"folder": str(self.folder), "profile": str(self.folder / "profile")},
             name="Controller",
-            environment=self.environment,
+            environment=self.environment | ipython_environment(self.folder),
             is_rank=False,
             on_output=_ignore,
         )

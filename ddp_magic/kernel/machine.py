@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,19 @@ def free_bytes(cgroups: Path = _CGROUPS) -> int:
         if limit is not None and used is not None and limit < _UNLIMITED_BYTES:
             free = min(free, max(0, limit - used + _cache_bytes(folder)))
     return free
+
+
+def free_tasks(cgroups: Path = _CGROUPS) -> int | None:
+    """Return how many more processes and threads there may be; None: no limit that is known."""
+    left = []
+    for folder in _folders(cgroups, "pids"):
+        most, now = _number(folder / "pids.max"), _number(folder / "pids.current")
+        if most is not None and now is not None:
+            left.append(most - now)
+    most_of_user, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if os.getuid() != 0 and most_of_user != resource.RLIM_INFINITY:  # root is held to none
+        left.append(most_of_user - _tasks_of(os.getuid()))
+    return max(0, min(left)) if left else None
 
 
 def reserve_port() -> socket.socket:
@@ -71,6 +85,13 @@ def _cache_bytes(folder: Path) -> int:
     lines = stat.read_text().splitlines() if stat.exists() else []
     values = dict(line.split() for line in lines)
     return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
+
+
+def _tasks_of(user: int) -> int:
+    """Return how many threads a user's processes have; of each process, one at least."""
+    shown = psutil.process_iter(["uids", "num_threads"])
+    theirs = (one.info for one in shown if one.info["uids"] and one.info["uids"].real == user)
+    return sum(info["num_threads"] or 1 for info in theirs)
 
 
 def _number(path: Path) -> int | None:

@@ -25,6 +25,7 @@ import psutil
 from ipyparallel import error as ipp_error
 
 from ddp_magic import errors
+from ddp_magic.core import needs
 from ddp_magic.core.advice import advice_on
 from ddp_magic.core.failures import FailureStory, way_back
 from ddp_magic.core.healed import Healed
@@ -46,10 +47,6 @@ _CALL_TIMEOUT_S = 60
 _ASK_TIMEOUT_S = 10.0
 _FREED_TIMEOUT_S = 5
 _POLL_S = 0.1
-_TORCH_BYTES = 250 * 2**20  # of what ranks share
-_RANK_BYTES = 80 * 2**20  # of a rank that trains, before the user's own data
-_CONTROLLER_FILES = 100
-_RANK_FILES = 14  # of each rank, in the controller
 _PRINTED_CHARS = 4000
 _PRINTED_LINES = 15
 _STACK_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 3 * hasattr(signal, "SIGRTMIN")
@@ -580,17 +577,17 @@ def _as_raised(error: ipp_error.RemoteError, prefix: str, said: str = "") -> Exc
 
 def _check_room(nproc: int, running: int) -> None:
     """Refuse what would leave this machine without memory or files before anything is trained."""
-    needed = (nproc - running) * _RANK_BYTES + (0 if running else _TORCH_BYTES)
+    needed = needs.memory_bytes(nproc, running)
     free = free_bytes()
     if needed > free:
         raise SetupError(
             f"-n {nproc}: that many ranks need {needed / 2**30:,.1f} GiB of memory before your own"
-            f" data ({_RANK_BYTES // 2**20} MiB each, {_TORCH_BYTES // 2**20} MiB for torch), and"
-            f" {free / 2**30:,.1f} GiB are free.",
+            f" data ({needs.RANK_BYTES // 2**20} MiB each, {needs.TORCH_BYTES // 2**20} MiB for"
+            f" torch), and {free / 2**30:,.1f} GiB are free.",
             fix="Start fewer, or free some.",
         )
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _CONTROLLER_FILES + nproc * _RANK_FILES
+    needed = needs.open_files(nproc)
     if most_files != resource.RLIM_INFINITY and needed > most_files:
         raise SetupError(
             f"-n {nproc}: that many ranks need {needed:,} open files in one process, and the limit"

@@ -102,6 +102,7 @@ def test_a_bad_cell_line_says_what_is_allowed(line: str, message: str) -> None:
         ("pull -r 1 x y --as z", Command("pull", names=("x", "y"), ranks=(1,), as_name="z")),
         ("where -r 0", Command("where", ranks=(0,))),
         ("debug 1", Command("debug", ranks=(1,))),
+        ("doctor", Command("doctor")),
         ("push -h", Command("help", topic="push")),
     ],
 )
@@ -115,7 +116,7 @@ def test_reads_a_command(line: str, command: Command) -> None:
         (
             "strat",
             "%ddp strat: not one of start, stop, restart, heal, run, interrupt, status, vars, diff,"
-            " where, debug, pull, push, session or help\n"
+            " where, plot, debug, pull, push, doctor, session or help\n"
             "did you mean st",
         ),
         ("start --sed 1", "%ddp start has no option --sed\ndid you mean --seed?"),

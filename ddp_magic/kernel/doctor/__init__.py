@@ -1,0 +1,1 @@
+"""Gathers the facts that ``%ddp doctor`` judges (see `ddp_magic.core.doctor`)."""
