@@ -421,7 +421,8 @@ class CellRun:
         kind, content = message["header"]["msg_type"], message["content"]
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None:
-            self._vigil.hear()
+            if content.get("kind") != "pulse":  # which a rank that waits sends, too
+                self._vigil.hear()
             handler(rank, content, message)
 
     def _on_stream(self, rank: int, content: dict[str, Any], message: Message) -> None:

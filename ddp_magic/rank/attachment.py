@@ -90,7 +90,7 @@ class Attachment:
         self.local = False
         self.takes = 0
         self.agreed: tuple[int, int] | None = None
-        self._computed_s = 0.0  # when the gradient came that mostly comes last
+        self._computed_s: list[float] = []  # when the gradient came that mostly comes last
         self.options: dict[str, Any] = {}
         self._report = report
         self._rounds = rounds
@@ -180,7 +180,7 @@ class Attachment:
             into = self.fired if members is None or identity in members else self.extra
             # A list's own `append` as the hook: no Python frame for each gradient but one.
             is_last = not self._hooks and parameter.device.type == "cpu"
-            hook = self._noting_when(into) if is_last else into.append
+            hook = _noting_when(into, self._computed_s) if is_last else into.append
             hook = self._averaging_before(into) if (is_read := _has_hooks(parameter)) else hook
             with AllTrainable([parameter]):
                 handle = parameter.register_post_accumulate_grad_hook(hook)
@@ -224,15 +224,6 @@ class Attachment:
             into.append(parameter)
 
         return average
-
-    def _noting_when(self, into: list[Tensor]) -> Callable[[Tensor], None]:
-        """Return a hook for the model's first parameter, which mostly gets its gradient last."""
-
-        def note(parameter: Tensor) -> None:
-            into.append(parameter)
-            self._computed_s = time.perf_counter()
-
-        return note
 
     def _unhook(self) -> None:
         for _, handle in self._hooks.values():
@@ -312,8 +303,8 @@ class Attachment:
             If the model's shape differs between ranks.
         """
         if self._computed_s:
-            Attachment.waited_s += time.perf_counter() - self._computed_s
-            self._computed_s = 0.0
+            Attachment.waited_s += time.perf_counter() - self._computed_s[-1]
+            self._computed_s.clear()
         reducer = self._reducer
         if not (
             reducer is not None
@@ -447,6 +438,19 @@ def can_train(parameter: Tensor) -> bool:
     if is_lazy(parameter) or type(parameter).__module__.startswith("torch.distributed"):
         return False
     return parameter.is_leaf and (parameter.is_floating_point() or parameter.is_complex())
+
+
+def _noting_when(into: list[Tensor], times_s: list[float]) -> Callable[[Tensor], None]:
+    """Return a hook for a model's first parameter, which mostly gets its gradient last.
+
+    It holds no attachment, which would live as long as the parameter.
+    """
+
+    def note(parameter: Tensor) -> None:
+        into.append(parameter)
+        times_s.append(time.perf_counter())
+
+    return note
 
 
 def _with_sparse_gradients(roots: Iterable[nn.Module]) -> frozenset[int]:
