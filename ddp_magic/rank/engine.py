@@ -83,7 +83,7 @@ class Rank:
         self.effects = SharedEffects(self._folder, membership.rank, membership.world_size)
         self.gate = FloodGate(sys.stdout, sys.stderr)
         self.witness = Witness(self.attacher)
-        self.pulse = PulseThread(self._pulse, self.channel.send)
+        self.pulse = PulseThread(self._pulse, self.channel.send, self.channel.open_for_thread)
         self.prompts = Prompts(self.channel.send, lambda: kernel.in_user_code)
         self.breakpoints = Breakpoints(self.prompts, self.report)
         self.anomaly = AnomalyDetector(self.attacher.named_models)

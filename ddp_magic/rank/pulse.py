@@ -19,11 +19,17 @@ class PulseThread:
         Returns a pulse, to be read by `ddp_magic.core.runstate.Pulse`; called on the thread.
     send
         Sends a message about the cell that runs.
+    prepare
+        Is called once on the thread, as it begins.
     """
 
     def __init__(
-        self, take: Callable[[], dict[str, Any]], send: Callable[[dict[str, Any]], None]
+        self,
+        take: Callable[[], dict[str, Any]],
+        send: Callable[[dict[str, Any]], None],
+        prepare: Callable[[], None],
     ) -> None:
+        self._prepare = prepare
         self._take = take
         self._send = send
         self._running = threading.Event()
@@ -44,6 +50,7 @@ class PulseThread:
             pass
 
     def _main(self) -> None:
+        self._prepare()
         while True:
             self._running.wait()
             wait_s = _FIRST_S

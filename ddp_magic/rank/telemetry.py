@@ -33,6 +33,11 @@ class Channel:
         self._parent = self._kernel.get_parent("shell")
         self._numbers = itertools.count()
 
+    def open_for_thread(self) -> None:
+        """Make, once, what sending takes on the thread that calls this: a pipe of its own."""
+        if (thread := getattr(self._kernel.iopub_socket, "io_thread", None)) is not None:
+            thread.schedule(lambda: None)
+
     def send(self, content: dict[str, Any]) -> None:
         """Send one message about the current cell; may be called on any thread."""
         self._kernel.session.send(

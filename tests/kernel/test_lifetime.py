@@ -159,7 +159,8 @@ def test_a_death_ends_the_cell_although_its_connections_stay_open(cold: Session)
             "    time.sleep(0.5)\n    os._exit(9)\nddp.barrier()",
             view=RecordingView(),
         )
-    assert caught.value.story.lines()[-1].startswith("rank 0 was interrupted")
+    told = caught.value.story.lines()[-1]  # whichever was noticed first
+    assert told.startswith(("rank 0 was interrupted", "rank 0 waited in barrier"))
 
 
 @pytest.mark.parametrize("kind", [{"nproc": "2"}, {"seed": 1.5}])
