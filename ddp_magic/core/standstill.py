@@ -58,4 +58,5 @@ def _has_waited(look: Look, before: Look) -> bool:
         return False
     # What it waits for outside a collective it asks after, again and again.
     passed_s = look.at_s - before.at_s
-    return bool(look.awaits) or look.cpu_s - before.cpu_s < _IDLE_SHARE * passed_s
+    # Less than before: a thread has ended, which is work as well.
+    return bool(look.awaits) or 0 <= look.cpu_s - before.cpu_s < _IDLE_SHARE * passed_s

@@ -93,7 +93,7 @@ class Dialogue:
     def drop(self, rank: int) -> None:
         """Take note that a rank asks no more: it has died."""
         self.hear_resumed(rank)
-        for known in (self._asking, self._news, self._answers):
+        for known in (self._asking, self._news, self._answers, self._unshown):
             known.pop(rank, None)
 
     def let_go(self, waiting: Mapping[int, str]) -> None:

@@ -115,6 +115,7 @@ class Session:
         self._last_errors: dict[int, str] = {}
         self._failed: Failed | None = None  # the last cell that has
         self._cell_count = 0
+        self._last_number = 0  # of the last cell that was not to look into another
         self._apart = False  # the ranks may not all have run the same code to its end
         self._group_is_broken = False
         self._run: CellRun | None = None
@@ -432,6 +433,8 @@ class Session:
                 view.notice(f"ddp: {_SUBGROUPS_GONE}")
             self._group_is_broken = False
         self._cell_count += 1
+        if looks_into is None:
+            self._last_number = self._cell_count
         no_input = _NOT_IN_BACKGROUND if options.background else view.no_input()
         plan = self._plan(
             options, tuple(engines), header, execution_count or self._cell_count, no_input
@@ -518,7 +521,7 @@ class Session:
         failed.check(rank)
         if why := view.no_input():
             raise StateError(f"%ddp debug asks what to look at, and {why}.")
-        if failed.number != self._cell_count:
+        if failed.number != self._last_number:
             view.notice(
                 f"ddp: the last cell that keeps the frames in which it failed is {failed.name}"
             )

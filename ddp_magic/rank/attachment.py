@@ -175,13 +175,15 @@ class Attachment:
         self._unhook()
         if self.local:
             return
-        members = self._reducer
+        members, notes_time = self._reducer, False
         for identity, (_, parameter) in self.parameters().items():
             into = self.fired if members is None or identity in members else self.extra
             # A list's own `append` as the hook: no Python frame for each gradient but one.
-            is_last = not self._hooks and parameter.device.type == "cpu"
-            hook = _noting_when(into, self._computed_s) if is_last else into.append
-            hook = self._averaging_before(into) if (is_read := _has_hooks(parameter)) else hook
+            hook = into.append
+            if is_read := _has_hooks(parameter):
+                hook = self._averaging_before(into)
+            elif not notes_time and parameter.requires_grad and parameter.device.type == "cpu":
+                hook, notes_time = _noting_when(into, self._computed_s), True
             with AllTrainable([parameter]):
                 handle = parameter.register_post_accumulate_grad_hook(hook)
             if is_read:
@@ -302,9 +304,6 @@ class Attachment:
         ParityError
             If the model's shape differs between ranks.
         """
-        if self._computed_s:
-            Attachment.waited_s += time.perf_counter() - self._computed_s[-1]
-            self._computed_s.clear()
         reducer = self._reducer
         if not (
             reducer is not None
@@ -317,6 +316,9 @@ class Attachment:
             if reducer is not None:
                 reducer.doubt()
             reducer = self._catch_up()
+        if self._computed_s:
+            Attachment.waited_s += time.perf_counter() - self._computed_s[-1]
+            self._computed_s.clear()
         self.reduces += 1
         self.reduced_at = next(_CLOCK)
         self.forget()
@@ -441,7 +443,7 @@ def can_train(parameter: Tensor) -> bool:
 
 
 def _noting_when(into: list[Tensor], times_s: list[float]) -> Callable[[Tensor], None]:
-    """Return a hook for a model's first parameter, which mostly gets its gradient last.
+    """Return a hook for the first parameter that is trained, which mostly gets its gradient last.
 
     It holds no attachment, which would live as long as the parameter.
     """

@@ -18,6 +18,7 @@ from torch import nn
 
 from ddp_magic.core.names import Step, VariablePath
 from ddp_magic.errors import UsageError
+from ddp_magic.rank.peek import COMPILED
 
 _INDEXED = (
     dict,
@@ -36,7 +37,6 @@ _INDEXED = (
     nn.ParameterList,
     nn.ParameterDict,
 )
-_COMPILED = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _MISSING = object()
 
 
@@ -81,7 +81,7 @@ def _attribute(value: Any, step: Step, so_far: str) -> Any:
         found = next((one[name] for one in held if name in one), _MISSING)
     if found is _MISSING:
         raise Missing(f"there is no {so_far}{step}")
-    if isinstance(found, _COMPILED) or _is_torchs(found):
+    if isinstance(found, COMPILED) or _is_torchs(found):
         return getattr(value, name)
     if isinstance(found, (types.FunctionType, classmethod, staticmethod)):
         return getattr(value, name)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 _RETRIES = 10
-_COMPILED = (types.GetSetDescriptorType, types.MemberDescriptorType)
+COMPILED = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _NAME = type.__dict__["__name__"]
 _QUALNAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
@@ -51,7 +51,7 @@ def attributes(value: Any) -> dict[Any, Any] | None:
     for base in _MRO.__get__(type(value)):
         members = _DICT.__get__(base)
         held = members.get("__dict__")
-        if found is None and type(held) in _COMPILED:
+        if found is None and type(held) in COMPILED:
             found = dict(entries(held.__get__(value)))
         for name, member in members.items():
             if type(member) is types.MemberDescriptorType and package(base) != "builtins":

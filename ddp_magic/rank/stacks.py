@@ -30,26 +30,27 @@ def stacks(_: dict[str, Any]) -> dict[str, Any]:
         first, down to the outermost of the user's; ``left_out``, how many of them are missing in
         the middle; and ``threads``: name and innermost frame of the user's of each other one.
     """
-    look, place = current().look(), where.main_place(cell_folder())
+    look, stack = current().look(), where.main_stack()
+    place = where.place_in(stack, cell_folder())
     if call := look.pop("call"):
         place = replace(place, collective=call)
     main = threading.main_thread().ident
-    frames = _down_to_users(where.outwards(sys._current_frames().get(main or 0)))
+    frames = _down_to_users(stack)
     shown = frames
     if len(frames) > _MOST_FRAMES:
         shown = frames[: _MOST_FRAMES // 2] + frames[-_MOST_FRAMES // 2 :]
     return {
         "look": {"place": vars(place), **look},
-        "frames": [_told(frame) for frame in shown],
+        "frames": [_told(*one) for one in shown],
         "left_out": len(frames) - len(shown),
         "threads": _threads(main),
     }
 
 
-def _down_to_users(frames: Iterable[FrameType]) -> list[FrameType]:
+def _down_to_users(stack: Iterable[where.Standing]) -> list[where.Standing]:
     """Leave out what runs the user's code: the shell, the kernel, the loop."""
-    found = list(frames)
-    while found and not where.is_users(found[-1]):
+    found = list(stack)
+    while found and not where.is_users(found[-1][0]):
         found.pop()
     return found
 
@@ -60,12 +61,12 @@ def _threads(main: int | None) -> list[tuple[str, dict[str, Any]]]:
     for ident, innermost in list(sys._current_frames().items()):
         users = next(filter(where.is_users, where.outwards(innermost)), None)
         if ident != main and users is not None:
-            found.append((names.get(ident, str(ident)), _told(users)))
+            found.append((names.get(ident, str(ident)), _told(users, users.f_lineno or 0)))
     return found[:_MOST_THREADS]
 
 
-def _told(frame: FrameType) -> dict[str, Any]:
-    code, line = frame.f_code, frame.f_lineno or 0
+def _told(frame: FrameType, line: int) -> dict[str, Any]:
+    code = frame.f_code
     cell = this_shell().compile.format_code_name(code.co_filename)
     in_cell = code.co_filename.startswith(cell_folder())
     name = code.co_name if code.co_name != "<module>" else ""

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -30,6 +31,14 @@ _OWN = {  # what the user has not called by name
 }
 _SCHEDULED = "/proc/self/task"
 
+Standing = tuple[FrameType, int]  # a frame, and the line it was at
+
+
+def main_stack() -> list[Standing]:
+    """Return the main thread's frames, innermost first, each with its line: they run on."""
+    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    return [(frame, frame.f_lineno or 0) for frame in outwards(innermost)]
+
 
 def main_place(cell_folder: str) -> Place:
     """Return where the user's code is on the main thread.
@@ -39,16 +48,21 @@ def main_place(cell_folder: str) -> Place:
     cell_folder
         Where the file names of cells are said to lie.
     """
-    frames = list(_stack())
-    user = next((frame for frame in frames if is_users(frame)), None)
+    return place_in(main_stack(), cell_folder)
+
+
+def place_in(stack: Sequence[Standing], cell_folder: str) -> Place:
+    """Return where the user's code is in a stack of `main_stack`."""
+    user = next((one for one in stack if is_users(one[0])), None)
     if user is None:
         return Place(0)
-    calls = [name for frame in frames if (name := _call(frame, innermost=frame is frames[0]))]
+    innermost = stack[0][0]
+    calls = [name for one, _ in stack if (name := _call(one, innermost=one is innermost))]
     return replace(
-        place_of(user, user.f_lineno, cell_folder),
+        place_of(*user, cell_folder),
         collective=calls[-1] if calls else "",
         # A node of the graph that runs Python code would stand above.
-        in_backward=frames[0].f_code.co_name == _ENGINE,
+        in_backward=innermost.f_code.co_name == _ENGINE,
     )
 
 
@@ -77,24 +91,20 @@ def thread_ids() -> frozenset[str]:
 def work_s(leaving_out: frozenset[str]) -> float:
     """Return for how long threads of this process have run, or have waited for a processor.
 
+    Those that have ended are not in it, so it may be less than it was.
+
     Parameters
     ----------
     leaving_out
         Threads (see `thread_ids`) that do no work of the user's.
     """
-    try:
-        threads = thread_ids() - leaving_out
-        tasks = [Path(_SCHEDULED, one, "schedstat").read_text() for one in threads]
-    except OSError:  # another system than Linux, or a thread that has just ended
-        return time.process_time()
-    if not tasks:
+    tasks = []
+    for one in thread_ids() - leaving_out:
+        with suppress(OSError):  # it has just ended
+            tasks.append(Path(_SCHEDULED, one, "schedstat").read_text())
+    if not tasks:  # another system than Linux
         return time.process_time()
     return sum(int(number) for task in tasks for number in task.split()[:2]) / 1e9
-
-
-def _stack() -> Iterator[FrameType]:
-    """Yield the main thread's frames, innermost first."""
-    return outwards(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -46,6 +46,7 @@ def test_it_takes_several_looks() -> None:
     [
         _look(count=8, cpu_s=1.01, at_s=0.75),  # it has made another collective
         _look(cpu_s=1.4, at_s=0.75),  # it computes, or would
+        _look(cpu_s=0.2, at_s=0.75),  # a thread of its has ended, and what that had used is gone
         _look(at_s=0.55),  # too soon to tell
         _look(Place(4, collective="recv"), at_s=0.75),
         _look(Place(3), at_s=0.75),  # it waits for no rank

@@ -187,7 +187,8 @@ def test_late_output_goes_to_the_cell_that_started_the_thread(session: Session, 
 
 
 def test_a_flood_is_cut_and_said_to_be(run: Run) -> None:
-    view = run("for i in range(300_000): print('a line of a flood', i)\nprint('the end')")
+    code = "for i in range(300_000): print('a line of a flood', i)\nprint('the end')"
+    view = run(code, ranks=(0,))
     assert len(view.stdout) < 3_000_000
     assert "not shown" in view.stdout
     assert view.stdout.endswith("the end\n")
@@ -476,3 +477,14 @@ def test_an_endless_recursion_is_told_briefly(run: Run) -> None:
     assert failure is not None
     assert failure.name == "RecursionError"
     assert len("\n".join(failure.traceback).splitlines()) < 400
+
+
+def test_waiting_for_gradients_is_noted_though_the_first_layers_are_frozen(run: Run) -> None:
+    view = run(
+        "import torch\nfrom torch import nn\nfrom ddp_magic.rank.attachment import Attachment\n"
+        "net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))\nnet[0].requires_grad_(False)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\nbefore = Attachment.waited_s\n"
+        "for _ in range(3):\n    net(torch.ones(1, 2)).sum().backward()\n    optimizer.step()\n"
+        "print(Attachment.waited_s > before)"
+    )
+    assert view.stdout == "True\n"

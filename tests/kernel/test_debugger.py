@@ -162,7 +162,7 @@ def test_step_does_not_stop_in_what_a_breakpoint_calls(session: Session) -> None
 def test_break_at_a_line_with_a_condition(session: Session) -> None:
     code = (
         "def g(n):\n    s = 0\n    for i in range(n):\n        s += i\n    return s\n"
-        "breakpoint()\nv = g(5)\nprint(v)"
+        "breakpoint()\nv = g(5)\nif rank == 0: print(v)"
     )
     view = talk(session, code, "b 5, i == 3", "c", "p s", "all p i", "clear", "y", "c")
     assert "Breakpoint 1 at In[" in view.answers[0]
@@ -837,4 +837,7 @@ def test_looking_into_a_failure_before_any_training_ends_quietly(session: Sessio
     view = RecordingView(typed=["p rank", "n", "q"])
     session.debug(1, view=view)
     assert "the code has ended" in view.stdout
+    again = RecordingView(typed=["q"])
+    session.debug(view=again)
+    assert not any("keeps the frames" in notice for notice in again.notices)
     session.run("torch.distributed.all_reduce(torch.ones(1))", view=RecordingView())

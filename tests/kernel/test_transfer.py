@@ -276,7 +276,12 @@ def test_the_rank_keeps_nothing(session: Session, run: Run, monkeypatch: Any) ->
     monkeypatch.setattr(transfer, "free_bytes", lambda: 1000)
     with pytest.raises(UsageError):
         session.pull("a")
-    run("from ddp_magic.rank import transfer as t\nleft = len(t._waiting)")
+    # The notebook does not wait until the ranks have dropped what it will not fetch.
+    run(
+        "import time\nfrom ddp_magic.rank import transfer\ndeadline_s = time.monotonic() + 30\n"
+        "while transfer._waiting and time.monotonic() < deadline_s: time.sleep(0.01)\n"
+        "left = len(transfer._waiting)"
+    )
     assert session.pull("left") == [0, 0]
 
 

@@ -37,11 +37,6 @@ class Finding:
     text: str
     fix: str = ""
 
-    @property
-    def is_problem(self) -> bool:
-        """Whether something is not as it should be."""
-        return self.verdict is not Verdict.OK
-
     def __str__(self) -> str:
         return f"{self.check}: {self.text}" + (f" ({self.fix})" if self.fix else "")
 
