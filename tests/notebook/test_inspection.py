@@ -45,3 +45,21 @@ def test_check(notebook: Notebook) -> None:
 def test_the_session_in_python(notebook: Notebook) -> None:
     notebook.run("%%ddp\nown = rank + 1")
     assert notebook.run("session = %ddp session\nprint(session[1]['own'])").text() == "2\n"
+
+
+def test_a_ddp_that_one_rank_alone_still_holds_is_not_taken_for_another(
+    notebook: Notebook,
+) -> None:
+    cell = (
+        "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "former, mine = DDP(torch.nn.Linear(2, 1)), DDP(torch.nn.Linear(2, 1))\n"
+        "if rank == 0:\n    del former\n"
+        "optimizer = torch.optim.SGD(mine.parameters(), lr=0.1)\n"
+        "mine(torch.ones(1, 2)).mean().backward()\n"
+        "optimizer.step()"
+    )
+    output = notebook.run(f"%%ddp --check --no-plot\n{cell}")
+    assert output.status == "ok", output.error
+    said = "\n".join(output.data("text/plain"))
+    assert "not the same on all ranks" not in said
+    assert "DDP(Linear) number" in said
