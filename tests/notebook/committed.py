@@ -19,6 +19,7 @@ _OF_THE_MACHINE = (
     "ddp: nothing was printed for",
     "Matplotlib is building",
 )
+_ON_A_BUSY_MACHINE = "is in compiled code that lets no other run, and does not end"
 _PLACES = r"/(?:home|root|tmp|Users|mnt|work)/\S*|\S*-packages\S*"
 
 
@@ -79,7 +80,11 @@ def lasting(cell: NotebookNode) -> list[str]:
     raised = [n for n, line in enumerate(lines) if line.startswith("AnomalyError:")]
     lines = lines[raised[-1] :] if raised else lines
     masked = (re.sub(_CHANGING, "~", line) for line in lines)
-    told = (line for line in masked if not line.startswith(_OF_THE_MACHINE))
+    told = (
+        line
+        for line in masked
+        if not line.startswith(_OF_THE_MACHINE) and _ON_A_BUSY_MACHINE not in line
+    )
     facts = {fact for line in told for fact in line.split(" · ")}
     return sorted(re.sub(r"\s+", " ", fact).strip() for fact in facts)
 
