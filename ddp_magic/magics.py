@@ -103,7 +103,7 @@ class DdpMagics(Magics):
                 "%ddp with one % runs nothing on the ranks: the code below it would run here.",
                 fix="Write %%ddp.",
             )
-        if line.split()[:1] == ["run"]:
+        if line.split()[:1] in (["run"], ["start"], ["restart"]):
             line = self.shell.var_expand(line)  # `--epochs {n}`, as %run has it
         command = parse_command(line)
         return getattr(self, f"_{command.name}")(command)
@@ -179,7 +179,7 @@ class DdpMagics(Magics):
                 command.program, command.cell, view=self._view(), execution_count=number
             )
         except SyntaxError as error:
-            raise CellSyntaxError(error, f"File {error.filename}") from None
+            raise CellSyntaxError(error, f"File {command.program.name}") from None
 
     def _pull(self, command: Command) -> None:
         paths, ranks = chosen_names(command.names, command.as_name), command.ranks

@@ -39,9 +39,9 @@ def checksums(registry: Registry, steps: Steps) -> dict[str, Any]:
         if not synced.local and synced.agreed and synced.values():
             labels[_key(synced)] = synced.label
             models[_key(synced)] = _of_tensors(_tensors(synced))
-    for number, ddp in enumerate(registry.ordered_ddps()):
+    for label, ddp in registry.labelled_ddps():
         parameters = (pair for pair in tensors_of(ddp) if peek.is_a(pair[1], nn.Parameter))
-        models[f"DDP({type(ddp.module).__name__}) number {number + 1}"] = _of_tensors(parameters)
+        models[label] = _of_tensors(parameters)
     optimizers: Sums = {}
     for key, optimizer, trained in _optimizers(steps):
         labels[key] = (

@@ -45,6 +45,7 @@ class Registry:
         self._checked: weakref.WeakKeyDictionary[Synced, int] = weakref.WeakKeyDictionary()
         self.user_ddps: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._order: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._ddps_made = 0
         self._versions: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 
     def __iter__(self) -> Iterator[Synced]:
@@ -131,7 +132,8 @@ class Registry:
         return {
             "models": [one.record() for one in models if one.roots()],
             "loose": [one.record() for one in loose if one.values()],
-            "ddps": [ddp for ddp in self.ordered_ddps() if id(ddp) in packed],
+            "ddps": [(self._order[ddp], ddp) for ddp in self.ordered_ddps() if id(ddp) in packed],
+            "ddps_made": self._ddps_made,
         }
 
     def take_up(self, record: dict[str, Any]) -> None:
@@ -142,8 +144,10 @@ class Registry:
         for one in record["loose"]:
             self._loose.append(LooseTensors(one["named"], self._rounds, self._report))
             self._loose[-1].take_up(one)
-        for ddp in record["ddps"]:
+        for number, ddp in record["ddps"]:
+            self._ddps_made = number
             self.leave(ddp)
+        self._ddps_made = record["ddps_made"]
         self.managed_checksums(summed=False)
         for synced in self:
             self._checked[synced] = synced.reduces + synced.asked
@@ -152,10 +156,22 @@ class Registry:
         """Return the user's own DDP objects in the order in which they were made."""
         return sorted(self.user_ddps, key=lambda one: self._order[one])
 
+    def labelled_ddps(self) -> list[tuple[str, DistributedDataParallel]]:
+        """Return them with labels: those of one label were made together.
+
+        Of all that were ever made, for one rank may hold what another has let go of, as a traceback
+        does.
+        """
+        return [
+            (f"DDP({type(ddp.module).__name__}) number {self._order[ddp] + 1}", ddp)
+            for ddp in self.ordered_ddps()
+        ]
+
     def leave(self, ddp: DistributedDataParallel) -> list[Synced]:
         """Leave the parameters of a DDP that the user made to it; return what had them."""
         self.user_ddps.add(ddp)
-        self._order[ddp] = len(self._order)
+        self._order[ddp] = self._ddps_made
+        self._ddps_made += 1
         identities = {id(parameter) for parameter in ddp.parameters()}
         left = self._that_cover(identities)
         for attachment in left:
@@ -181,11 +197,11 @@ class Registry:
         If they are not to be ``summed``, what was written is no news later.
         """
         sums: dict[str, int] = {}
-        for number, ddp in enumerate(self.ordered_ddps()):
+        for label, ddp in self.labelled_ddps():
             parameters = list(ddp.parameters())
             version = sum(parameter._version for parameter in parameters)
             if version != self._versions.get(ddp) and summed:
-                sums[f"DDP({type(ddp.module).__name__}) number {number + 1}"] = checksum(parameters)
+                sums[label] = checksum(parameters)
             self._versions[ddp] = version
         return sums
 

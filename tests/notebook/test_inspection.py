@@ -62,3 +62,21 @@ def test_the_losses_of_all_ranks_and_not_those_of_others_in_the_curve(notebook: 
         "session = %ddp session\nprint([len(p) for p in session.plot().losses['loss'].values()])"
     )
     assert counted.text() == "[3, 3]\n"
+
+
+def test_a_ddp_that_one_rank_alone_still_holds_is_not_taken_for_another(
+    notebook: Notebook,
+) -> None:
+    cell = (
+        "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "former, mine = DDP(torch.nn.Linear(2, 1)), DDP(torch.nn.Linear(2, 1))\n"
+        "if rank == 0:\n    del former\n"
+        "optimizer = torch.optim.SGD(mine.parameters(), lr=0.1)\n"
+        "mine(torch.ones(1, 2)).mean().backward()\n"
+        "optimizer.step()"
+    )
+    output = notebook.run(f"%%ddp --check --no-plot\n{cell}")
+    assert output.status == "ok", output.error
+    said = "\n".join(output.data("text/plain"))
+    assert "not the same on all ranks" not in said
+    assert "DDP(Linear) number" in said

@@ -181,6 +181,8 @@ def test_the_whole_life(cold_notebook: Notebook) -> None:
     assert "1 rank on CPU, gloo" in started.data("text/plain")[-1]
     assert notebook.run("import sys\nprint('torch' in sys.modules)").text() == "False\n"
     assert "1 rank on CPU" in notebook.run("%ddp restart").data("text/plain")[-1]
+    notebook.run("ranks = 2")
+    assert "2 ranks on CPU" in notebook.run("%ddp restart -n {ranks}").data("text/plain")[-1]
     assert "NameError" in notebook.run("%%ddp\nx").error["evalue"]
     assert notebook.run("%unload_ext ddp_magic").status == "ok"
     left = notebook.run("import psutil\nprint(psutil.Process().children(recursive=True))")

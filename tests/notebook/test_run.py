@@ -154,6 +154,14 @@ def test_what_cannot_run_is_refused_before_anything_does(
     assert output.text() == ""
 
 
+def test_a_script_that_cannot_be_compiled_is_called_as_the_user_calls_it(
+    notebook: Notebook, folder: Path
+) -> None:
+    (folder / "bad.py").write_text("if True\n")
+    shown = notebook.run("%ddp run bad.py").error["traceback"]
+    assert shown[0] == "  File bad.py, line 1"
+
+
 def test_options_of_a_cell(notebook: Notebook, folder: Path) -> None:
     (folder / "where.py").write_text("print(rank)")
     assert notebook.run("%ddp run -r 1 where.py").text() == "1\n"
