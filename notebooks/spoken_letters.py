@@ -124,8 +124,8 @@ class FineTuning:
             {"params": self.model.head.parameters(), "lr": 0.02},
             {"params": self.upper.parameters(), "lr": 0.006},
         ]
-        # A small `eps` would have Adam make whole steps of gradients that are rounding errors.
-        self.optimizer = torch.optim.AdamW(groups, eps=1e-3)
+        # With a small `eps` tiny gradients, too, make whole steps; random weights have no others.
+        self.optimizer = torch.optim.AdamW(groups, eps=1e-3 if is_pretrained else 1e-8)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._rate)
 
     @property
