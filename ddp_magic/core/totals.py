@@ -13,16 +13,27 @@ _COLLECTIVES: Final = ("all_reduce", "all_gather", "gather", "reduce")
 _HELPERS: Final = ("mean", "sum", "gather")
 
 
-def totals(loop: ast.For | ast.AsyncFor) -> list[str]:
+def totals(loop: ast.For | ast.AsyncFor, program: ast.AST | None = None) -> list[str]:
     """Return the text of what a loop adds up or collects, number by number, batch by batch.
 
     ``total += loss.item()``, ``seen += len(x)`` and ``losses.append(loss.item())``; none if the
-    loop itself brings the ranks' numbers together.
+    loop itself brings the ranks' numbers together, nor what ``program``, the code that the loop
+    stands in, does so with after it: ``ddp.sum(seen)``.
     """
     nodes = [node for statement in loop.body for node in ast.walk(statement)]
     if any(map(_brings_together, nodes)):
         return []
-    return list(dict.fromkeys(name for node in nodes for name in _added_to(node)))
+    found = dict.fromkeys(name for node in nodes for name in _added_to(node))
+    brought = set(_brought_together(program, loop.end_lineno or loop.lineno)) if program else set()
+    return [name for name in found if name not in brought]
+
+
+def _brought_together(program: ast.AST, after: int) -> Iterator[str]:
+    for node in ast.walk(program):
+        if isinstance(node, ast.Call) and node.lineno > after and _brings_together(node):
+            values = [*node.args, *(keyword.value for keyword in node.keywords)]
+            parts = (part for value in values for part in ast.walk(value))
+            yield from (ast.unparse(part) for part in parts if isinstance(part, ast.expr))
 
 
 def _added_to(node: ast.AST) -> Iterator[str]:

@@ -197,8 +197,9 @@ class LoaderSharder:
         if place is None or (key := (place.f_code, place.f_lineno)) in self._seen_loops:
             return
         self._seen_loops.add(key)
-        loops = [s for s in Source.executing(place).statements or () if isinstance(s, ast.For)]
-        names = [name for loop in loops for name in totals(loop)]
+        executing = Source.executing(place)
+        loops = [s for s in executing.statements or () if isinstance(s, ast.For)]
+        names = [name for loop in loops for name in totals(loop, executing.source.tree)]
         if names:
             listed = ", ".join(f"`{name}`" for name in names)
             self.report.notice(

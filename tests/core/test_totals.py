@@ -31,3 +31,19 @@ def test_totals(body: str, found: list[str]) -> None:
     loop = ast.parse(f"for x, y in loader:\n    {body}").body[0]
     assert isinstance(loop, ast.For)
     assert totals(loop) == found
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        ("print(ddp.sum(seen))", ["losses"]),
+        ("mean = ddp.mean(torch.tensor(losses)) / ddp.sum(value=seen)", []),
+        ("def report():\n    dist.all_reduce(seen)", ["losses"]),
+        ("print(sum(losses) / seen)", ["losses", "seen"]),
+    ],
+)
+def test_what_is_brought_together_after_the_loop_is_not_told(after: str, found: list[str]) -> None:
+    loop = "for x, y in loader:\n    losses.append(loss.item())\n    seen += len(x)\n"
+    program = ast.parse("seen = ddp.sum(losses)\n" + loop + after)
+    (for_loop,) = (node for node in program.body if isinstance(node, ast.For))
+    assert totals(for_loop, program) == found
