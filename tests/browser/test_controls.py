@@ -148,8 +148,14 @@ def test_a_page_that_is_loaded_again_comes_back_to_the_panel(lab: Lab, shots: Pa
     page.run_cell(1)
     expect(page.output(1)).to_contain_text("samples/s", timeout=_DEADLINE_MS)
     page.save()
-    page.page.reload()
     panel = page.output(1).get_by_role("region", name="Ranks of the running cell")
+    # JupyterLab's widget manager gives up on a model for which a busy page took over two seconds.
+    missed = page.output(1).get_by_text("model not found")
+    for _ in range(5):
+        page.page.reload()
+        expect(panel.or_(missed)).to_be_visible(timeout=_DEADLINE_MS)
+        if panel.is_visible():
+            break
     expect(panel).to_contain_text("samples/s", timeout=_DEADLINE_MS)
     before = panel.inner_text()
     expect(panel).not_to_have_text(before, timeout=_DEADLINE_MS)
