@@ -12,7 +12,7 @@ _FOLDER = _HERE / ".venv-peers"
 _PYTHON = _FOLDER / "bin" / "python"
 _INSTALLED = _FOLDER / "installed"
 _CONSTRAINTS = _HERE.parent / "constraints.txt"
-_PACKAGES = ("accelerate", "jupyter-distributed", "nbdistributed")
+_PACKAGES = ("accelerate", "jupyter-distributed", "lightning", "nbdistributed")
 _TIMEOUT_S = 600
 
 
@@ -26,13 +26,13 @@ def peers_python() -> str:
     RuntimeError
         They could not be installed.
     """
-    if not _INSTALLED.exists():
+    if not (_INSTALLED.exists() and _INSTALLED.read_text().split() == list(_PACKAGES)):
         print(f"Installing {', '.join(_PACKAGES)} into {_FOLDER} ...", file=sys.stderr, flush=True)
         _output(sys.executable, "-m", "venv", "--clear", str(_FOLDER))
         _see_own_packages()
         install = ("-m", "pip", "install", "--quiet", "--constraint", str(_CONSTRAINTS))
         _output(str(_PYTHON), *install, *_PACKAGES)
-        _INSTALLED.touch()
+        _INSTALLED.write_text("\n".join(_PACKAGES))
     return str(_PYTHON)
 
 

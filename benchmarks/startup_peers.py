@@ -66,6 +66,12 @@ def work():
     Accelerator(cpu=True)
 {textwrap.indent(COLLECTIVE + STAY, "    ")}
 """
+_LIGHTNING = f"""{IMPORTS}
+from lightning.fabric import Fabric
+
+def work(fabric):
+{textwrap.indent(COLLECTIVE + STAY, "    ")}
+"""
 _JOIN = f"""{IMPORTS}
 dist.init_process_group("gloo")
 """
@@ -140,15 +146,14 @@ def ipyparallel(ranks: int) -> Result:
 
 def accelerate(ranks: int) -> Result:
     """Time one cell with ``notebook_launcher``, until the result is on the page."""
-    with fresh_notebook(peers_python()) as (run, notebook):
-        call = f"notebook_launcher(work, num_processes={ranks}, use_port='{free_port()}')"
-        begin_s = time.perf_counter()
-        notebook.begin(_ACCELERATE + call)
-        notebook.end(f"sum {ranks}")
-        result = noted(run, notebook, ranks, time.perf_counter() - begin_s)
-        run.leave()
-        notebook.end()
-        return result
+    call = f"notebook_launcher(work, num_processes={ranks}, use_port='{free_port()}')"
+    return _forking(ranks, _ACCELERATE + call)
+
+
+def lightning(ranks: int) -> Result:
+    """Time one cell with Lightning Fabric's strategy for notebooks, until the result is there."""
+    fabric = f"Fabric(accelerator='cpu', devices={ranks}, strategy='ddp_notebook')"
+    return _forking(ranks, f"{_LIGHTNING}{fabric}.launch(work)")
 
 
 def nbdistributed(ranks: int) -> Result:
@@ -189,6 +194,7 @@ WAYS: dict[str, Way] = {
     "spawn": spawn,
     "ipyparallel": ipyparallel,
     "accelerate": accelerate,
+    "lightning": lightning,
     "jupyter-distributed": jupyter_distributed,
     "nbdistributed": nbdistributed,
 }
@@ -196,6 +202,18 @@ WAYS: dict[str, Way] = {
 
 def _ddp_cell(ranks: int) -> str:
     return f"%%ddp -n {ranks}\n{IMPORTS}{COLLECTIVE}"
+
+
+def _forking(ranks: int, cell: str) -> Result:
+    """Time a cell that makes its ranks and ends with them, until their result is on the page."""
+    with fresh_notebook(peers_python()) as (run, notebook):
+        begin_s = time.perf_counter()
+        notebook.begin(cell)
+        notebook.end(f"sum {ranks}")
+        result = noted(run, notebook, ranks, time.perf_counter() - begin_s)
+        run.leave()
+        notebook.end()
+        return result
 
 
 def _await_quiet(run: Started) -> None:
