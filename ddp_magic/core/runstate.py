@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -44,7 +44,9 @@ class Pulse:
     memory_bytes
         Of the process's own memory.
     device_bytes
-        Of GPU memory: what torch has allocated, and what the GPU has; None on the CPU.
+        Of GPU memory: used, by all, and there; None on the CPU.
+    device_use
+        In which part of the last moment the GPU computed; None where it is not known.
     waits_in
         The collective that it waits in, or ``""``.
     """
@@ -57,6 +59,7 @@ class Pulse:
     waited_s: float | None = None
     memory_bytes: int = 0
     device_bytes: tuple[int, int] | None = None
+    device_use: float | None = None
     waits_in: str = ""
 
     def is_where(self, other: Pulse) -> bool:
@@ -70,7 +73,7 @@ class Pulse:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Pulse:
         """Read what a rank has sent."""
-        device = wire["device_bytes"]
+        device = wire.get("device_bytes")
         return cls(**{**wire, "device_bytes": tuple(device) if device else None})
 
 
@@ -110,8 +113,12 @@ class RunState:
         The most that a rank has of its own.
     device_bytes
         Used and there, of the GPU that is fullest.
+    device_use
+        In which part of the time the GPUs compute, on average; None where it is not known.
     progress
         Batches done and to do, in the present pass over the data.
+    latest
+        What each rank has last told of itself.
     """
 
     ranks: Mapping[int, RankState]
@@ -123,7 +130,9 @@ class RunState:
     waiting_share: float | None = None
     memory_bytes: int = 0
     device_bytes: tuple[int, int] | None = None
+    device_use: float | None = None
     progress: tuple[int, int] | None = None
+    latest: Mapping[int, Pulse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -204,10 +213,11 @@ class Pulses:
             Of ranks that have ended the cell, however, or are stopped: what is known of them.
         """
         lead = self._recent[self._ranks[0]]
-        latest = [recent[-1] for recent in self._recent.values() if recent]
+        latest = {rank: recent[-1] for rank, recent in self._recent.items() if recent}
         steps_per_s = _rate(lead)
         batch = lead[-1].batch if lead else None
-        devices = [pulse.device_bytes for pulse in latest if pulse.device_bytes]
+        devices = [one.device_bytes for one in latest.values() if one.device_bytes]
+        uses = [one.device_use for one in latest.values() if one.device_use is not None]
         return RunState(
             ranks={rank: known.get(rank) or self._seen(rank, now_s) for rank in self._ranks},
             step=lead[-1].step if lead else 0,
@@ -216,9 +226,11 @@ class Pulses:
             steps_per_s=steps_per_s,
             samples_per_s=steps_per_s * batch if steps_per_s and batch else None,
             waiting_share=self._waiting_share(),
-            memory_bytes=max((pulse.memory_bytes for pulse in latest), default=0),
+            memory_bytes=max((one.memory_bytes for one in latest.values()), default=0),
             device_bytes=max(devices, key=lambda pair: pair[0] / pair[1], default=None),
+            device_use=sum(uses) / len(uses) if uses else None,
             progress=_progress(lead[-1]) if lead else None,
+            latest=latest,
         )
 
     def _seen(self, rank: int, now_s: float) -> RankState:

@@ -36,7 +36,7 @@ from ddp_magic.rank.loaders import LoaderSharder
 from ddp_magic.rank.losses import LossRecorder
 from ddp_magic.rank.mainpickle import PickledMain
 from ddp_magic.rank.meetings import Meetings
-from ddp_magic.rank.memory import device_memory_bytes, own_memory_bytes
+from ddp_magic.rank.memory import device_load, own_memory_bytes
 from ddp_magic.rank.owngpu import OwnGpu
 from ddp_magic.rank.prompts import Prompts
 from ddp_magic.rank.pulse import PulseThread
@@ -201,7 +201,7 @@ class Rank:
             **self.sharder.progress(),
             "waited_s": Attachment.waited_s if on_cpu else None,
             "memory_bytes": own_memory_bytes(),
-            "device_bytes": device_memory_bytes(self.membership.device),
+            **device_load(self.membership.device),
             "waits_in": place.where if waits else "",
         }
 

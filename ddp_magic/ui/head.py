@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ddp_magic.core.ranks import told_of_each
-from ddp_magic.core.runstate import Doing, RankState, RunState
+from ddp_magic.core.runstate import Doing, Pulse, RankState, RunState
 from ddp_magic.core.vartable import size_text
 from ddp_magic.ui.style import number
 
@@ -34,7 +34,7 @@ def head_of(state: RunState) -> dict[str, Any]:
     """
     brief = len(state.ranks) > _MOST_WITH_WORDS
     return {
-        "chips": [_chip(rank, one, brief) for rank, one in state.ranks.items()],
+        "chips": [_chip(r, one, brief, state.latest.get(r)) for r, one in state.ranks.items()],
         "told": _told(state.ranks) if brief else "",
         "facts": facts_of(state),
         "progress": state.progress,
@@ -54,19 +54,31 @@ def facts_of(state: RunState) -> list[str]:
     if state.memory_bytes:
         facts.append(f"{size_text(state.memory_bytes)} a rank")
     if state.device_bytes:
-        used, there = state.device_bytes
-        facts.append(f"GPU {size_text(used)} of {size_text(there)}")
+        facts.append(_gpu(state.device_bytes, state.device_use))
     return facts
 
 
-def _chip(rank: int, one: RankState, brief: bool) -> dict[str, Any]:
+def _gpu(device_bytes: tuple[int, int], use: float | None) -> str:
+    used, there = map(size_text, device_bytes)
+    return f"GPU {used} of {there}" + (f", {use:.0%} busy" if use is not None else "")
+
+
+def _chip(rank: int, one: RankState, brief: bool, pulse: Pulse | None) -> dict[str, Any]:
     shown = _SIGNS[one.doing] if brief else f"{_SIGNS[one.doing]} {_short(one)}"
     return {
         "rank": rank,
         "doing": one.doing.value,
         "text": f"{rank} {shown}",
-        "title": f"rank {rank} {one.words}",
+        "title": "; ".join([f"rank {rank} {one.words}", *_takes(pulse)]),
     }
+
+
+def _takes(pulse: Pulse | None) -> list[str]:
+    """Return what a rank takes of the machine, in words."""
+    told = [size_text(pulse.memory_bytes)] if pulse and pulse.memory_bytes else []
+    if pulse and pulse.device_bytes:
+        told.append(_gpu(pulse.device_bytes, pulse.device_use))
+    return told
 
 
 def _short(one: RankState) -> str:

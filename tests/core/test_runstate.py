@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddp_magic.core.runstate import Doing, Pulse, Pulses, RankState
@@ -64,12 +66,17 @@ def test_waiting_is_a_mean_over_ranks_and_unknown_on_a_gpu() -> None:
 
 def test_memory_is_that_of_the_fullest_and_progress_that_of_the_lead() -> None:
     lead = Pulse(1.0, 1, position=3, length=10, memory_bytes=5, device_bytes=(1, 8))
+    lead = replace(lead, device_use=0.5)
     other = Pulse(1.0, 1, position=4, length=10, memory_bytes=7, device_bytes=(6, 8))
+    other = replace(other, device_use=1.0)
     state = _pulses((0, lead, 1.0), (1, other, 1.0)).state({}, 1.0)
     assert (state.memory_bytes, state.device_bytes, state.progress) == (7, (6, 8), (3, 10))
+    assert state.device_use == 0.75
+    assert state.latest == {0: lead, 1: other}
 
 
 def test_wire() -> None:
-    pulse = Pulse(1.0, 2, 64, 3, 4, 0.5, 6, (7, 8), "barrier")
+    pulse = Pulse(1.0, 2, 64, 3, 4, 0.5, 6, (7, 8), 0.5, "barrier")
     wire = vars(pulse) | {"device_bytes": [7, 8]}
     assert Pulse.from_wire(wire) == pulse
+    assert Pulse.from_wire({"at_s": 1.0, "step": 2}) == Pulse(1.0, 2)

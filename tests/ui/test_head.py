@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_magic.core.runstate import Doing, RankState, RunState
+from ddp_magic.core.runstate import Doing, Pulse, RankState, RunState
 from ddp_magic.ui.head import head_of
 
 
@@ -29,6 +29,13 @@ def test_many_ranks_are_told_of_in_groups() -> None:
     assert head["told"] == "ranks 0-8, 10-63 run; rank 9 died: was killed by SIGKILL"
 
 
+def test_a_chip_says_what_its_rank_takes() -> None:
+    ranks = {0: RankState(Doing.RUNS), 1: RankState(Doing.RUNS)}
+    pulse = Pulse(1.0, 1, memory_bytes=300 * 2**20, device_bytes=(2**30, 80 * 2**30))
+    titles = [chip["title"] for chip in head_of(RunState(ranks, latest={1: pulse}))["chips"]]
+    assert titles == ["rank 0 runs", "rank 1 runs; 300 MiB; GPU 1.0 GiB of 80 GiB"]
+
+
 def test_facts_are_those_that_are_known() -> None:
     assert head_of(RunState({}))["facts"] == []
     state = RunState(
@@ -39,6 +46,7 @@ def test_facts_are_those_that_are_known() -> None:
         waiting_share=0.123,
         memory_bytes=300 * 2**20,
         device_bytes=(2 * 2**30, 80 * 2**30),
+        device_use=0.934,
     )
     assert head_of(state)["facts"] == [
         "step 1,200",
@@ -46,5 +54,5 @@ def test_facts_are_those_that_are_known() -> None:
         "6,300 samples/s",
         "12% waiting for gradients",
         "300 MiB a rank",
-        "GPU 2.0 GiB of 80 GiB",
+        "GPU 2.0 GiB of 80 GiB, 93% busy",
     ]
