@@ -181,9 +181,12 @@ class NotebookPage:
 
     def wait_until_run(self, index: int, timeout_s: float = DEADLINE_S) -> None:
         """Wait until a cell that was started has ended."""
+        self.wait_for(self.has_run(index), timeout_s)
+
+    def has_run(self, index: int) -> str:
+        """Return a JavaScript expression that tells whether a cell that was started has ended."""
         cell = self._cell(index)
-        ended = f"{cell}.executionCount !== null && {cell}.executionState === 'idle'"
-        self.wait_for(ended, timeout_s)
+        return f"{cell}.executionCount !== null && {cell}.executionState === 'idle'"
 
     def running(self, index: int) -> bool:
         """Tell whether a cell runs (the kernel's status is no measure: subshells change it too)."""
