@@ -14,7 +14,7 @@ from tests.notebook.committed import NOTEBOOKS, check_failures, code_cells, comm
 
 _RUN_S = 300.0
 _NAMES = ("ddp_explained", "debugging", "fine_tuning", "when_things_go_wrong")
-_PROMPT = ".jp-Stdin-input"
+_PROMPT = ".jp-Stdin-input:not([data-answered])"
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(2 * _RUN_S)]
 
@@ -38,7 +38,8 @@ def test_run_all(lab: Lab, shots: Path, name: str) -> None:
     page = lab.open(f"{name}.ipynb", dark=name == "debugging")
     page.run_all()
     _answer_until(page, max(i for i, c in enumerate(before.cells) if c.cell_type == "code"))
-    page.page.set_viewport_size({"width": 1100, "height": 12_000})
+    page.page.set_viewport_size({"width": 1100, "height": 6000})
+    page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0")
     page.screenshot(shots / f"{name}.png")
     page.save()
     page.close()
@@ -55,4 +56,5 @@ def _answer_until(page: NotebookPage, last: int) -> None:
         if not prompt.count():
             return
         prompt.fill("c")
-        prompt.press("Enter")
+        prompt.evaluate("box => { box.dataset.answered = true }")  # it stays for a moment
+        page.page.keyboard.press("Enter")
