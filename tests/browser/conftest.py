@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.browser.lab import CHROMIUM_FLAGS, Lab, LabServer, chromium
+from tests.browser.lab import CHROMIUM_FLAGS, DEADLINE_S, Lab, LabServer, chromium
+
+expect.set_options(timeout=DEADLINE_S * 1000)
 
 
 # Package scope: Playwright keeps an event loop running in this thread for as long as it lives.

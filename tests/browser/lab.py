@@ -176,7 +176,7 @@ class NotebookPage:
 
     def edit_end(self, index: int) -> None:
         """Put the cursor at the end of a cell's code."""
-        self.page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".cm-content").click()
+        self.cell(index).locator(".cm-content").click()
         self.page.keyboard.press("Control+End")
 
     def wait_until_run(self, index: int, timeout_s: float = DEADLINE_S) -> None:
@@ -199,9 +199,13 @@ class NotebookPage:
     def trusted(self, index: int) -> bool:
         return bool(self.evaluate(f"{self._cell(index)}.trusted"))
 
+    def cell(self, index: int) -> Locator:
+        """A cell with its output."""
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(index)
+
     def output(self, index: int) -> Locator:
         """The output area of a cell."""
-        return self.page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-OutputArea")
+        return self.cell(index).locator(".jp-OutputArea")
 
     def save(self) -> None:
         """Save to disk."""

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import DEADLINE_S, Lab, NotebookPage, notebook
+from tests.browser.lab import Lab, NotebookPage, notebook
 
 pytestmark = pytest.mark.browser
-_DEADLINE_MS = DEADLINE_S * 1000
 
 _VARIABLES = """%%ddp -n 4
 import torch
@@ -44,9 +43,9 @@ def test_tables_show_what_differs(lab: Lab, shots: Path, dark: bool) -> None:
     page = lab.open(f"vars-{theme}.ipynb", dark=dark)
     page.run_all()
     table = page.output(2).get_by_role("table")
-    expect(table.get_by_role("row", name="seen")).to_contain_text("30", timeout=_DEADLINE_MS)
+    expect(table.get_by_role("row", name="seen")).to_contain_text("30")
     expect(table.get_by_role("row", name="scale")).to_contain_text("1 NaN")
-    expect(page.output(3)).to_contain_text("bias", timeout=_DEADLINE_MS)
+    expect(page.output(3)).to_contain_text("bias")
     page.output(3).scroll_into_view_if_needed()
     page.screenshot(shots / f"vars-{theme}.png")
     page.close()
@@ -58,11 +57,11 @@ def test_a_breakpoint_is_talked_to_in_the_cells_own_box(lab: Lab, shots: Path) -
     page = lab.open("stops.ipynb")
     page.run_cell(0)
     page.run_cell(1)
-    expect(page.output(1)).to_contain_text("ready", timeout=_DEADLINE_MS)
+    expect(page.output(1)).to_contain_text("ready")
 
     page.run_cell(2)
     output = page.output(2)
-    expect(output).to_contain_text("ranks 0-1 have stopped at line 4", timeout=_DEADLINE_MS)
+    expect(output).to_contain_text("ranks 0-1 have stopped at line 4")
     _type(page, output, "p total", "tensor(6.)")
     _type(page, output, "all total.item()", "[rank 1] 7.0")
     _type(page, output, "rank 1", "[rank 1] ipdb>")
@@ -72,12 +71,12 @@ def test_a_breakpoint_is_talked_to_in_the_cells_own_box(lab: Lab, shots: Path) -
     page.wait_until_run(2)
 
     page.run_cell(2)
-    expect(output).to_contain_text("ranks 0-1 have stopped at line 4", timeout=_DEADLINE_MS)
+    expect(output).to_contain_text("ranks 0-1 have stopped at line 4")
     _box(output).wait_for()
     page.page.get_by_role("button", name="Interrupt the kernel").click()
-    expect(output).to_contain_text("KeyboardInterrupt", timeout=_DEADLINE_MS)
+    expect(output).to_contain_text("KeyboardInterrupt")
     page.run_cell(1)
-    expect(page.output(1)).to_contain_text("ready", timeout=_DEADLINE_MS)
+    expect(page.output(1)).to_contain_text("ready")
     page.screenshot(shots / "stopped-at-a-breakpoint.png")
     page.close()
 
@@ -89,7 +88,7 @@ def _box(output: Locator) -> Locator:
 def _type(page: NotebookPage, output: Locator, line: str, shown: str) -> None:
     """Type a line into the box, and wait for what comes of it."""
     box = _box(output)
-    expect(box).to_have_count(1, timeout=_DEADLINE_MS)  # the one before may linger
+    expect(box).to_have_count(1)  # the one before may linger
     box.fill(line)
     box.press("Enter")
-    expect(output).to_contain_text(shown, timeout=_DEADLINE_MS)
+    expect(output).to_contain_text(shown)

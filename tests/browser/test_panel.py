@@ -63,7 +63,7 @@ def _wait_for_points(page: NotebookPage, more_than: int) -> int:
 
 def _shows_the_curve(output: Locator) -> bool:
     picture = output.locator("img")
-    expect(picture).to_be_visible(timeout=DEADLINE_S * 1000)
+    expect(picture).to_be_visible()
     return int(picture.evaluate(INK)) > 500
 
 
@@ -151,7 +151,7 @@ def test_page_without_widgets_says_so_until_the_picture_comes(lab: Lab) -> None:
         ".removeMimeType('application/vnd.jupyter.widget-view+json')"
     )
     page.run_cell(0)
-    expect(page.output(0)).to_contain_text("no widget is shown here", timeout=DEADLINE_S * 1000)
+    expect(page.output(0)).to_contain_text("no widget is shown here")
     stop.touch()
     page.wait_until_run(0)
     assert _shows_the_curve(page.output(0))

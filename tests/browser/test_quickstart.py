@@ -9,7 +9,7 @@ import pytest
 from nbformat import NotebookNode
 from playwright.sync_api import Locator, ViewportSize, expect
 
-from tests.browser.lab import DEADLINE_S, Lab, NotebookPage
+from tests.browser.lab import Lab, NotebookPage
 from tests.browser.test_panel import INK, POINTS
 
 _QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
@@ -54,7 +54,7 @@ def _open(lab: Lab, name: str, **options: bool) -> NotebookPage:
 
 def _shows_the_curve(output: Locator) -> bool:
     picture = output.locator("img")
-    expect(picture).to_be_visible(timeout=DEADLINE_S * 1000)
+    expect(picture).to_be_visible()
     return int(picture.evaluate(INK)) > 500
 
 
