@@ -64,8 +64,11 @@ class NotebookView:
         self._publish(data, metadata, transient, update=True)
 
     def clear_output(self, wait: bool) -> None:
-        """Clear the cell's output."""
+        """Clear the cell's output, but for the panel."""
         self._shell.display_pub.clear_output(wait)
+        self._progress_id = ""
+        if self._panel is not None:
+            self._panel.show_again()
 
     def notice(self, text: str) -> None:
         """Show one muted line, apart from what the cell printed."""

@@ -7,6 +7,7 @@ page that is loaded again knows nothing of them; here the model's state is the w
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -105,7 +106,7 @@ def _state(picture: Picture) -> dict[str, Any]:
     return {
         "_plotly_js": get_plotlyjs() if curves else "",
         "_figure_layout": _layout(curves),
-        "_traces": [_trace(index, curve) for index, curve in enumerate(curves)],
+        "_traces": [*(_trace(index, curve) for index, curve in enumerate(curves)), *_rest(curves)],
         "_earlier": [_trace(index, curve) for index, curve in enumerate(picture.earlier)],
         "_steps_at": [list(pair) for pair in picture.steps_at],
         "_head": picture.head,
@@ -114,6 +115,7 @@ def _state(picture: Picture) -> dict[str, Any]:
 
 def _layout(curves: Sequence[Curve]) -> dict[str, Any]:
     names = [curve.name for curve in curves]
+    y_title = _text(names[0]) if len(names) == 1 else ""
     top = style.MARGIN_TOP_PX + style.legend_height(names)
     return {
         **_LAYOUT,
@@ -126,7 +128,7 @@ def _layout(curves: Sequence[Curve]) -> dict[str, Any]:
         },
         "showlegend": len(names) > 1,
         "xaxis": {**_AXIS, **_title("step"), "showgrid": False, "tickformat": ","},
-        "yaxis": {**_AXIS, **_title(names[0] if len(names) == 1 else ""), "tickformat": "~g"},
+        "yaxis": {**_AXIS, **_title(y_title), "tickformat": "~g"},
     }
 
 
@@ -135,14 +137,26 @@ def _title(text: str) -> dict[str, Any]:
 
 
 def _trace(index: int, curve: Curve) -> dict[str, Any]:
-    few = len(curve.steps) <= style.MARKERS_UP_TO
     return {
         "type": "scatter",
-        "name": curve.name,
-        "mode": "lines+markers" if few else "lines",
+        "name": _text(curve.name),
+        "showlegend": index < style.LEGEND_UP_TO,
+        "mode": "lines+markers" if curve.is_short else "lines",
         "line": {"color": style.color(index), "width": style.LINE_PX},
         "marker": {"size": style.MARKER_PX},
-        "hovertemplate": "step %{x:,}: %{y:.4g}<extra></extra>",
         "steps": curve.steps.astype("<f8").tobytes(),
         "values": curve.values.astype("<f4").tobytes(),
     }
+
+
+def _rest(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Return a trace without points, whose name says how many the legend leaves out."""
+    if len(curves) <= style.LEGEND_UP_TO:
+        return []
+    name = style.legend([curve.name for curve in curves])[-1]
+    return [{"name": name, "mode": "lines", "line": {"color": "rgba(0,0,0,0)"}}]
+
+
+def _text(name: str) -> str:
+    """Return a curve's name for plotly, which reads some HTML."""
+    return html.escape(style.short(name), quote=False)

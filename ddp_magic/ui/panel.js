@@ -1,8 +1,10 @@
 // The panel in the page: shows what the kernel put into the model, whenever that changes.
 
-const CONFIG = { displayModeBar: false, responsive: true };
+const CONFIG = { displayModeBar: false, responsive: true, typesetMath: false };
 const EARLIER = { color: "#808080", width: 1 };
 const AXES = { step: "step", samples: "samples", time: "seconds" };
+const HOVERS = { step: "step %{x:,}", samples: "%{x:,} samples", time: "%{x:.1f} s" };
+const GONE = "The kernel has ended or was restarted: this is what the panel last showed.";
 
 // plotly.js comes with every panel, but is run once per page: a module is never unloaded, so
 // each would stay in the page's memory.
@@ -60,10 +62,30 @@ async function render({ model, el }) {
     view.where.textContent = model.get("_told");
     view.where.hidden = !model.get("_told");
   };
-  let drawing = Promise.resolve();
-  const showCurves = () => (drawing = drawing.then(() => curves(model, view)));
+  let drawing = null;
+  let again = false;
+  const draw = async () => {
+    try {
+      for (again = true; again; ) {
+        again = false; // what comes meanwhile is drawn in one go afterwards
+        await curves(model, view);
+      }
+    } finally {
+      drawing = null;
+    }
+  };
+  const showCurves = () => {
+    again = true;
+    return (drawing ??= draw());
+  };
+  const showGone = () => gone(view);
 
-  const watched = { "change:_head": showHead, "change:_traces": showCurves, "change:_told": showWhere };
+  const watched = {
+    "change:_head": showHead,
+    "change:_traces": showCurves,
+    "change:_told": showWhere,
+    comm_live_update: showGone,
+  };
   for (const [event, show] of Object.entries(watched)) model.on(event, show);
   for (const control of view.controls) control.addEventListener("input", showCurves);
   showHead();
@@ -77,6 +99,7 @@ async function render({ model, el }) {
 
 // What is there from the beginning; it is never made anew, so that focus and hover stay.
 function build(model, el) {
+  const view = {};
   const root = el.appendChild(make("section", "ddp-panel", { ariaLabel: "Ranks of the running cell" }));
   const top = root.appendChild(make("div", "ddp-row"));
   const chips = top.appendChild(make("ul", "ddp-row ddp-chips", { ariaLabel: "What each rank does" }));
@@ -87,8 +110,16 @@ function build(model, el) {
       type: "button",
       title: "Stop this cell on all its ranks; once more kills what does not end",
     });
-    where.addEventListener("click", () => model.send("where"));
-    stop.addEventListener("click", () => model.send("stop"));
+    const buttons = { where, stop };
+    for (const [what, button] of Object.entries(buttons)) {
+      button.addEventListener("click", () => {
+        try {
+          model.send(what);
+        } catch {
+          gone(view);
+        }
+      });
+    }
     top.append(where, stop);
   }
   const told = root.appendChild(make("div", "ddp-told"));
@@ -99,6 +130,7 @@ function build(model, el) {
   where.setAttribute("aria-live", "polite");
   const bar = root.appendChild(make("div", "ddp-row", { hidden: true }));
   const smooth = make("input", "", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0 });
+  const weight = make("output", "ddp-weight", { textContent: "0" });
   const log = make("input", "", { type: "checkbox" });
   const axis = make("select", "");
   for (const name of Object.keys(AXES)) axis.append(make("option", "", { value: name, textContent: name }));
@@ -108,13 +140,21 @@ function build(model, el) {
     label.append(text, control);
     return label;
   };
-  labelled("smooth", smooth);
+  labelled("smooth", smooth).append(weight);
   labelled("by", axis);
   labelled("log", log);
   const compared = labelled("earlier runs", compare);
   const chart = root.appendChild(make("div", ""));
   const controls = [smooth, log, axis, compare];
-  return { chips, told, progress, facts, where, bar, smooth, log, axis, compare, compared, chart, controls };
+  const parts = { root, chips, told, progress, facts, where, bar, smooth, weight, log, axis, compare, compared };
+  return Object.assign(view, parts, { chart, controls });
+}
+
+// The page is no longer connected to the widget: what is seen is old, and nothing can be pressed.
+function gone({ root, told }) {
+  root.classList.add("ddp-gone");
+  told.textContent = GONE;
+  for (const button of root.querySelectorAll("button")) button.disabled = true;
 }
 
 function head(model, { chips, told, progress, facts }) {
@@ -153,20 +193,30 @@ async function curves(model, view) {
 
   const axis = view.axis.value;
   const weight = Number(view.smooth.value);
+  view.weight.textContent = view.smooth.value;
+  view.compare.disabled = axis === "time"; // of earlier runs it is not kept
   const place = { step: (s) => s, samples: (s) => s * batch, time: (s) => secondOf(s, pairs) }[axis];
+  const named = traces.length > 1 ? "%{fullData.name}, " : "";
   const trace = ({ steps, values, ...style }) => ({
     ...style,
-    x: numbers(Float64Array, steps).map(place),
-    y: smoothed(numbers(Float32Array, values), weight),
+    hovertemplate: `${named}${HOVERS[axis]}: %{y:.4g}<extra></extra>`,
+    x: steps ? numbers(Float64Array, steps).map(place) : [null],
+    y: values ? smoothed(numbers(Float32Array, values), weight) : [null],
   });
   const before = view.compare.checked && axis !== "time" ? earlier : [];
   const faint = (one) => ({ ...trace(one), line: EARLIER, opacity: 0.45, showlegend: false, hoverinfo: "skip" });
   const layout = structuredClone(model.get("_figure_layout")); // plotly.js writes into it
   layout.xaxis.title.text = AXES[axis];
-  layout.yaxis.type = view.log.checked ? "log" : "linear";
-  if (view.log.checked) layout.yaxis.tickformat = "";
+  layout.xaxis.hoverformat = axis === "time" ? ".1f" : ",.0f";
+  const drawn = traces.map(trace);
+  if (view.log.checked) {
+    const left = drawn.some(({ y }) => y.some((value) => value !== null && value <= 0)) ? "values ≤ 0 are not shown" : "";
+    const title = [layout.yaxis.title.text, left].filter(Boolean).join(": ");
+    Object.assign(layout.yaxis, { type: "log", tickformat: "", dtick: "D2" });
+    layout.yaxis.title.text = title;
+  }
   layout.uirevision = `${axis} ${view.log.checked}`; // a zoom outlives the next update
-  await Plotly.react(view.chart, [...before.map(faint), ...traces.map(trace)], layout, CONFIG);
+  await Plotly.react(view.chart, [...before.map(faint), ...drawn], layout, CONFIG);
 }
 
 export default { render };

@@ -16,7 +16,7 @@ from ddp_magic.ui.head import head_of
 from ddp_magic.ui.picture import Picture, StepsAt
 from ddp_magic.ui.series import Curve, Series
 from ddp_magic.ui.still import still
-from ddp_magic.ui.style import number
+from ddp_magic.ui.style import number, short
 from ddp_magic.ui.views import View, view_for_frontend
 
 _SLOWEST_S: Final = 1.0
@@ -91,12 +91,17 @@ class Panel:
         if not self._series:
             return ""
         series = self._series.values()
-        first = min(one.first_step for one in series)
-        steps = max(one.greatest_step for one in series) - first + 1
+        least = min(one.least_step for one in series)
+        steps = max(one.greatest_step for one in series) - least + 1
         changes = ", ".join(map(_change, list(series)[:_NAMED]))
         if len(series) > _NAMED:
             changes += f" and {len(series) - _NAMED} more"
         return f"{changes} over {steps:,} step{'s' if steps > 1 else ''}"
+
+    def show_again(self) -> None:
+        """Show it anew, where the cell's output was cleared."""
+        if self._view is not None and not self._closed:
+            self._view.show_again()
 
     def finish(self, note: str = "") -> None:
         """Put a picture in the place of the live curve, for good.
@@ -149,6 +154,9 @@ class Panel:
 
 
 def _change(series: Series) -> str:
-    text = f"{series.name} {number(series.first_value)} → {number(series.last_value)}"
-    since = series.not_finite_since
-    return text if since is None else f"{text} (since step {since:,})"
+    text = f"{short(series.name)} {number(series.first_value)} → {number(series.last_value)}"
+    if series.not_finite_since is not None:
+        return f"{text} (since step {series.not_finite_since:,})"
+    if series.not_finite:
+        return f"{text} (not finite in {series.not_finite:,} of {series.count:,})"
+    return text

@@ -10,11 +10,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_magic.ui import style
+
 Array = NDArray[np.float64]
 
 _STEP, _VALUE, _CUT = range(3)  # columns of a point; cut: not joined to the point before it
 _MAX_BINS: Final = 1024
-_INFINITE: Final = 1e300  # what no axis can span
+_INFINITE: Final = 3e38  # what the page, which gets 32 bits of each, cannot hold
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Curve:
     steps: Array
     values: Array
 
+    @property
+    def is_short(self) -> bool:
+        """Whether each of its points is to be seen."""
+        return int(np.isfinite(self.values).sum()) <= style.MARKERS_UP_TO
+
 
 class Series:
     """All points of one loss, kept as the least and the greatest of each run of points.
@@ -48,9 +55,11 @@ class Series:
         self.name = name
         self.first_value = math.nan
         self.last_value = math.nan
-        self.first_step = 0
+        self.least_step = 0
         self.greatest_step = 0
-        self.not_finite_since: int | None = None
+        self.count = 0
+        self.not_finite = 0  # of them
+        self.not_finite_since: int | None = None  # up to the last
         self._last_step: int | None = None
         self._stride = 1
         self._first: Array = np.empty((0, 3))
@@ -99,14 +108,18 @@ class Series:
         """Keep what the line of summary says."""
         steps = [step for step, _ in points]
         if self._last_step is None:
-            self.first_step, self.first_value = points[0]
+            self.least_step, self.first_value = points[0]
             self.greatest_step = steps[0]
+        self.least_step = min(self.least_step, *steps)
         self.greatest_step = max(self.greatest_step, *steps)
         self._last_step, self.last_value = points[-1]
+        self.count += len(points)
         for step, value in points:
             if math.isfinite(value):
                 self.not_finite_since = None
-            elif self.not_finite_since is None:
+                continue
+            self.not_finite += 1
+            if self.not_finite_since is None:
                 self.not_finite_since = step
 
     def _merge(self) -> None:

@@ -19,7 +19,9 @@ from ddp_magic.ui import style
 from ddp_magic.ui.series import Array, Curve
 
 _UNITS: Final = 2000  # the plot's inner coordinates run from 0 to this, both ways
-_CAPTION_STYLE: Final = f"margin:0 0 6px {style.MARGIN_LEFT_PX}px;font-size:13px"
+_CAPTION_STYLE: Final = (
+    f"margin:0 0 6px {style.MARGIN_LEFT_PX}px;font-size:13px;overflow-wrap:anywhere"
+)
 
 Range = tuple[float, float]
 
@@ -45,13 +47,14 @@ def svg(curves: Sequence[Curve]) -> str:
     height = top + style.PLOT_HEIGHT_PX + style.MARGIN_BOTTOM_PX
     sides = style.MARGIN_LEFT_PX + style.MARGIN_RIGHT_PX
     x_range, y_range = _x_range(curves), _y_range(curves)
+    y_title = style.short(curves[0].name) if len(curves) == 1 else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" '
         f'font-family="{style.FONT}" font-size="{style.FONT_SIZE_PX}" fill="{style.INK}">'
         f"{_legend(curves)}"
         f'<svg x="{style.MARGIN_LEFT_PX}" y="{top}" width="90%" height="{style.PLOT_HEIGHT_PX}" '
         f'style="width:calc(100% - {sides}px);overflow:visible">'
-        f"{_x_axis(x_range)}{_y_axis(y_range, curves[0].name if len(curves) == 1 else '')}"
+        f"{_x_axis(x_range)}{_y_axis(y_range, y_title)}"
         f"{_plot(curves, x_range, y_range)}</svg></svg>"
     )
 
@@ -60,7 +63,8 @@ def _legend(curves: Sequence[Curve]) -> str:
     names = [curve.name for curve in curves]
     places = style.legend_places(names)
     return "".join(
-        _legend_entry(names[i], style.color(i), x, row) for i, (x, row) in enumerate(places)
+        _legend_entry(name, style.color(i) if i < style.LEGEND_UP_TO else "none", x, row)
+        for i, (name, (x, row)) in enumerate(zip(style.legend(names), places, strict=True))
     )
 
 
@@ -107,7 +111,7 @@ def _plot(curves: Sequence[Curve], x_range: Range, y_range: Range) -> str:
         y = 1 - (curve.values - y_range[0]) / (y_range[1] - y_range[0])
         color = style.color(index)
         lines.append(f'<path d="{_path(x * _UNITS, y * _UNITS)}" stroke="{color}"/>')
-        if len(x) <= style.MARKERS_UP_TO:
+        if curve.is_short:
             markers.append(_markers(x, y, color))
     return (
         f'<svg width="100%" height="100%" viewBox="0 0 {_UNITS} {_UNITS}" '

@@ -25,6 +25,8 @@ FONT_SIZE_PX: Final = 12
 LINE_PX: Final = 1.6
 MARKER_PX: Final = 5
 MARKERS_UP_TO: Final = 40  # a curve of so few points shows each of them
+LEGEND_UP_TO: Final = 12  # curves
+_NAME_CHARACTERS: Final = 40
 
 _PALETTE: Final = (
     "#3b82f6",
@@ -54,11 +56,24 @@ def number(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def short(name: str) -> str:
+    """Return a curve's name at a length that leaves room for others."""
+    return name if len(name) <= _NAME_CHARACTERS else name[: _NAME_CHARACTERS - 1] + "…"
+
+
+def legend(names: Sequence[str]) -> list[str]:
+    """Return what the legend says of curves: one needs none, and of many some stand for all."""
+    if len(names) < 2:
+        return []
+    shown = [short(name) for name in names[:LEGEND_UP_TO]]
+    return [*shown, f"and {len(names) - len(shown)} more"] if len(names) > len(shown) else shown
+
+
 def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
-    """Return where each name stands in the legend: (pixels from its left, row); one needs none."""
+    """Return where each entry of `legend` stands: (pixels from its left, row)."""
     places: list[tuple[float, int]] = []
     x, row = 0.0, 0
-    for name in names if len(names) > 1 else ():
+    for name in legend(names):
         width = LEGEND_MARK_PX + len(name) * _CHARACTER_PX
         if x and x + width > _LEGEND_WIDTH_PX:
             x, row = 0.0, row + 1

@@ -36,6 +36,8 @@ class View(Protocol):
 
     def draw(self, picture: Picture) -> None: ...
 
+    def show_again(self) -> None: ...
+
     def finish(self, bundle: Mapping[str, Any]) -> None: ...
 
 
@@ -67,6 +69,9 @@ class TextView:
     def draw(self, picture: Picture) -> None:
         pass
 
+    def show_again(self) -> None:
+        pass
+
     def finish(self, bundle: Mapping[str, Any]) -> None:
         if bundle["text/plain"]:
             print(bundle["text/plain"])
@@ -92,6 +97,9 @@ class PictureView:
             caption = " · ".join(filter(None, (picture.caption, self._reason)))
             self._output.show(still(picture.curves, caption))
 
+    def show_again(self) -> None:
+        self._output.show_again()
+
     def finish(self, bundle: Mapping[str, Any]) -> None:
         if bundle["text/plain"]:
             self._output.show(bundle)
@@ -115,6 +123,9 @@ class WidgetView:
         view = {"version_major": 2, "version_minor": 0, "model_id": self._figure.model_id}
         self._output.show({_WIDGET_MIME: view, "text/plain": _NO_WIDGETS})
 
+    def show_again(self) -> None:
+        self._output.show_again()
+
     def finish(self, bundle: Mapping[str, Any]) -> None:
         self._output.show(bundle)
         if self._figure is not None:
@@ -126,9 +137,14 @@ class _Output:
 
     def __init__(self) -> None:
         self._handle = DisplayHandle()
-        self._shown = False
+        self._shown: dict[str, Any] = {}
 
     def show(self, bundle: Mapping[str, Any]) -> None:
         put = self._handle.update if self._shown else self._handle.display
-        put(dict(bundle), raw=True)
-        self._shown = True
+        self._shown = dict(bundle)
+        put(self._shown, raw=True)
+
+    def show_again(self) -> None:
+        if self._shown:
+            self._handle = DisplayHandle()
+            self._handle.display(self._shown, raw=True)

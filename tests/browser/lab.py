@@ -207,6 +207,10 @@ class NotebookPage:
         """The output area of a cell."""
         return self.cell(index).locator(".jp-OutputArea")
 
+    def restart_kernel(self) -> None:
+        """Restart the kernel, without asking."""
+        self.evaluate(f"{_PANEL}.sessionContext.session.kernel.restart()")
+
     def save(self) -> None:
         """Save to disk."""
         self.evaluate("window.jupyterapp.commands.execute('docmanager:save')")

@@ -101,6 +101,20 @@ def test_a_rank_that_waits_is_told_from_one_that_runs(lab: Lab, shots: Path) -> 
     page.close()
 
 
+def test_a_kernel_that_is_restarted_leaves_a_panel_that_says_so(lab: Lab, shots: Path) -> None:
+    (lab.root / "gone.ipynb").write_text(notebook("%load_ext ddp_magic\n%ddp start -n 2", _TRAINS))
+    page = lab.open("gone.ipynb")
+    page.run_cell(0)
+    page.run_cell(1)
+    panel = page.output(1).get_by_role("region", name="Ranks of the running cell")
+    expect(panel).to_contain_text("samples/s")
+    page.restart_kernel()
+    expect(panel).to_contain_text("The kernel has ended or was restarted")
+    expect(panel.get_by_role("button", name="Stop")).to_be_disabled()
+    page.screenshot(shots / "panel-gone.png")
+    page.close()
+
+
 _SIXTY_FOUR = """
 import math, time
 from pathlib import Path

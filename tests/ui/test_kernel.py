@@ -158,3 +158,20 @@ chart.finish()
     (still,) = _of(messages, "update_display_data")
     assert len(still["data"]["text/html"]) < 40_000
     assert "over 1,000,000 steps" in still["data"]["text/plain"]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_panel_outlives_a_cleared_output(wait: bool) -> None:
+    code = f"""
+from ddp_magic.ui.cellview import NotebookView
+view = NotebookView(get_ipython())
+view.points({{"loss": [(1, 2.0)]}})
+view.text("stdout", "old")
+view.clear_output({wait})
+view.text("stdout", "new")
+view.points({{"loss": [(2, 1.0)]}})
+view.finish()
+"""
+    (cell,) = _execute(_notebook(code)).cells
+    assert [out.get("text", "picture") for out in cell.outputs] == ["picture", "new"]
+    assert "loss 2 → 1 over 2 steps" in _displayed(cell)[0]["text/plain"]

@@ -36,12 +36,16 @@ class RecordingView:
     drawn: list[int] = field(default_factory=list)
     finished: list[Mapping[str, Any]] = field(default_factory=list)
     picture: Picture = field(default_factory=lambda: Picture(()))
+    times_shown: int = 0
 
     def draw(self, picture: Picture) -> None:
         self.times_s.append(self.clock.now_s)
         self.drawn.append(sum(len(curve.steps) for curve in picture.curves))
         self.picture = picture
         self.clock.now_s += self.cost_s
+
+    def show_again(self) -> None:
+        self.times_shown += 1
 
     def finish(self, bundle: Mapping[str, Any]) -> None:
         self.finished.append(bundle)
@@ -161,3 +165,34 @@ def test_states_are_shown_before_there_is_a_curve_and_leave_nothing_without_one(
     assert view.picture.steps_at == [(1.0, 3)]
     panel.finish("3 s")
     assert view.finished == [{"text/plain": ""}]
+
+
+@pytest.mark.parametrize(
+    ("points", "summary"),
+    [
+        ([(9, 1.0), (3, 2.0)], "loss 1 → 2 over 7 steps"),
+        ([(1, 2.0), (2, math.nan), (3, 1.0)], "loss 2 → 1 (not finite in 1 of 3) over 3 steps"),
+    ],
+)
+def test_the_summary_of_odd_curves(
+    clock: Clock, view: RecordingView, points: list[tuple[int, float]], summary: str
+) -> None:
+    panel = Panel(clock)
+    panel.add({"loss": points})
+    assert panel.summary == summary
+
+
+def test_a_long_name_is_cut(clock: Clock, view: RecordingView) -> None:
+    panel = Panel(clock)
+    panel.add({"x" * 100: [(1, 1.0)]})
+    assert panel.summary == f"{'x' * 39}… 1 → 1 over 1 step"
+
+
+def test_it_is_shown_again_as_long_as_it_is_there(clock: Clock, view: RecordingView) -> None:
+    panel = Panel(clock)
+    panel.show_again()
+    panel.add({"loss": [(1, 1.0)]})
+    panel.show_again()
+    panel.finish()
+    panel.show_again()
+    assert view.times_shown == 1

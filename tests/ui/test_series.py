@@ -85,8 +85,14 @@ def test_nothing_but_nan() -> None:
 
 def test_what_the_summary_needs() -> None:
     series = _series([(3, 2.5), (10, math.nan), (11, math.inf)])
-    assert (series.first_step, series.greatest_step) == (3, 11)
+    assert (series.least_step, series.greatest_step) == (3, 11)
     assert (series.first_value, series.last_value) == (2.5, math.inf)
     assert series.not_finite_since == 10
     series.extend([(12, 1.0)])
     assert series.not_finite_since is None
+    assert (series.not_finite, series.count) == (2, 4)
+
+
+def test_what_the_page_cannot_hold_is_a_gap() -> None:
+    values = _series([(0, 1.0), (1, 1e39), (2, -1e200)]).curve().values
+    assert values[np.isfinite(values)].tolist() == [1.0]

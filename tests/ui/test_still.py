@@ -56,6 +56,12 @@ def test_several_curves_have_a_legend() -> None:
     assert len(set(re.findall(r'stroke="(#\w{6})"', picture))) == 2
 
 
+def test_a_legend_of_many_says_how_many_more() -> None:
+    texts = _texts(svg([_curve([2.0, 1.0], f"layer {i}") for i in range(30)]))
+    assert [text for text in texts if text.startswith("layer")] == [f"layer {i}" for i in range(12)]
+    assert "and 18 more" in texts
+
+
 def test_the_line_stays_inside_and_breaks_at_gaps() -> None:
     (path,) = _paths(svg([_curve([3.0, math.nan, 1.0, 2.0])]))
     assert path.count("M") == 2
