@@ -124,7 +124,8 @@ class FineTuning:
             {"params": self.model.head.parameters(), "lr": 0.02},
             {"params": self.upper.parameters(), "lr": 0.006},
         ]
-        # With a small `eps` tiny gradients, too, make whole steps; random weights have no others.
+        # With a small `eps` a gradient that is mostly rounding makes a whole step, too, and devices
+        # round differently. Random weights need it: their gradients are small.
         self.optimizer = torch.optim.AdamW(groups, eps=1e-3 if is_pretrained else 1e-8)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._rate)
 

@@ -70,11 +70,8 @@ def pulled_line(paths: Mapping[str, VariablePath], ranks: Iterable[int]) -> str:
     """Return the line that says what was set in the notebook."""
     ranks = tuple(ranks)
     told = [name if str(path) == name else f"{name} ({path})" for name, path in paths.items()]
-    what = (
-        f"{len(ranks)} values, one per rank" if len(ranks) > 1 else f"the value of {named(ranks)}"
-    )
-    each = " of each" if len(told) > 1 else ""
-    return f"ddp: {', '.join(told)}: {what}{each}"
+    each = ", one value per rank" if len(ranks) > 1 else ""
+    return f"ddp: pulled from {named(ranks)}{each}: {', '.join(told)}"
 
 
 def pushed_line(names: Iterable[str], ranks: Iterable[int]) -> str:

@@ -52,10 +52,9 @@ def test_the_same_name_twice_is_one() -> None:
 
 def test_the_line_says_what_was_set() -> None:
     paths = chosen_names(["loss", "model.w"])
-    both = "ddp: loss, w (model.w): 2 values, one per rank of each"
+    both = "ddp: pulled from ranks 0-1, one value per rank: loss, w (model.w)"
     assert pulled_line(paths, (0, 1)) == both
-    assert pulled_line(chosen_names(["loss"]), (0, 1)) == "ddp: loss: 2 values, one per rank"
-    assert pulled_line(chosen_names(["loss"]), (1,)) == "ddp: loss: the value of rank 1"
+    assert pulled_line(chosen_names(["loss"]), (1,)) == "ddp: pulled from rank 1: loss"
     assert pushed_line(["a", "b"], (0, 2, 3)) == "ddp: a, b: set on ranks 0, 2-3"
 
 

@@ -10,10 +10,11 @@ def test_there_and_back(notebook: Notebook) -> None:
     pushed = notebook.run("%ddp push weights double")
     assert pushed.text() == "ddp: weights, double: set on ranks 0-1\n"
     notebook.run("%%ddp\nimport torch\nloss = torch.tensor(double(weights).sum() + rank)")
-    assert notebook.run("%ddp pull loss").text() == "ddp: loss: 2 values, one per rank\n"
+    both = "ddp: pulled from ranks 0-1, one value per rank: loss\n"
+    assert notebook.run("%ddp pull loss").text() == both
     assert notebook.run("print([float(one) for one in loss])").text() == "[6.0, 7.0]\n"
     one = notebook.run("%ddp pull loss -r 1 --as mine")
-    assert one.text() == "ddp: mine (loss): the value of rank 1\n"
+    assert one.text() == "ddp: pulled from rank 1: mine (loss)\n"
     assert notebook.run("import sys\nprint(mine, 'torch' in sys.modules)").text() == "7.0 False\n"
 
 
