@@ -212,7 +212,7 @@ async function curves(model, view) {
   if (view.log.checked) {
     const left = drawn.some(({ y }) => y.some((value) => value !== null && value <= 0)) ? "values ≤ 0 are not shown" : "";
     const title = [layout.yaxis.title.text, left].filter(Boolean).join(": ");
-    Object.assign(layout.yaxis, { type: "log", tickformat: "", dtick: "D2" });
+    Object.assign(layout.yaxis, { type: "log", tickformat: "", dtick: "D2", minorloglabels: "complete" });
     layout.yaxis.title.text = title;
   }
   layout.uirevision = `${axis} ${view.log.checked}`; // a zoom outlives the next update
