@@ -168,7 +168,7 @@ class Pulses:
     def __init__(self, ranks: Collection[int]) -> None:
         self._ranks = sorted(ranks)
         self._recent: dict[int, list[Pulse]] = {rank: [] for rank in self._ranks}
-        self._first: dict[int, Pulse] = {}  # after the first step, which is slower than others
+        self._first: dict[int, Pulse] = {}  # when the first step, which is slow, was over
         self._last: dict[int, Pulse] = {}  # to tell of another step: what follows is no training
         self._heard_s: dict[int, float] = {}
         self._waits_since_s: dict[int, float] = {}
@@ -180,7 +180,7 @@ class Pulses:
         """Take in a pulse."""
         recent = self._recent[rank]
         recent.append(pulse)
-        if pulse.step > 0:
+        if pulse.step > 1:  # a step counts as its backward begins
             self._first.setdefault(rank, pulse)
             if rank not in self._last or pulse.step > self._last[rank].step:
                 self._last[rank] = pulse

@@ -65,7 +65,7 @@ def test_waiting_is_a_mean_over_ranks_and_unknown_on_a_gpu() -> None:
 
 
 def test_a_steps_time_is_without_the_first_step_and_what_follows_the_last() -> None:
-    beats = [(0.5, 0, 0.0), (1.5, 1, 0.75), (2.5, 11, 1.0), (3.5, 21, 1.25), (60.0, 21, 1.25)]
+    beats = [(0.5, 0, 0.0), (1.0, 1, 0.5), (1.5, 2, 0.75), (3.5, 22, 1.25), (60.0, 22, 1.25)]
     pulses = _pulses(*((0, Pulse(s, step, waited_s=waited), s) for s, step, waited in beats))
     assert pulses.times() == {0: StepTime(0.1, 0.025)}
 
