@@ -53,7 +53,7 @@ class RankCharts:
             lines.append(f"{name}: " + ", ".join(f"rank {r} {v:.4g}" for r, v in last.items()))
         lines += self.missing.values()
         if not self.times:
-            lines.append("Step times are known of cells that train for two seconds or more.")
+            lines.append("Step times are known of cells that train for some steps and seconds.")
         return lines
 
     @property

@@ -48,11 +48,11 @@ def check_ranks(
     ranks = tuple(ranks)
     missing = [rank for rank in ranks if not 0 <= rank < world_size]
     if missing:
-        what = f"there is no rank {format_ranks(missing)}"
         allowed = "0" if world_size == 1 else f"0-{world_size - 1}"
         count = "1 rank" if world_size == 1 else f"{world_size} ranks"
         raise UsageError(
-            f"{option} {format_ranks(ranks)}: {what}", fix=f"of {count}, choose from {allowed}"
+            f"{option} {format_ranks(ranks)}: {told_missing(missing)}",
+            fix=f"of {count}, choose from {allowed}",
         )
     return ranks
 
@@ -92,6 +92,12 @@ def named(ranks: Iterable[int]) -> str:
     """Return ``rank 0`` or ``ranks 0, 2-3``."""
     ranks = tuple(ranks)
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+
+
+def told_missing(ranks: Iterable[int]) -> str:
+    """Return ``there is no rank 5`` or ``there are no ranks 2-5``."""
+    ranks = tuple(ranks)
+    return f"there {in_number('is', len(ranks))} no {named(ranks)}"
 
 
 def told_of_each(told: Mapping[int, str]) -> list[str]:

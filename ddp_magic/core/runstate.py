@@ -168,8 +168,8 @@ class Pulses:
     def __init__(self, ranks: Collection[int]) -> None:
         self._ranks = sorted(ranks)
         self._recent: dict[int, list[Pulse]] = {rank: [] for rank in self._ranks}
-        self._first: dict[int, Pulse] = {}
-        self._latest: dict[int, Pulse] = {}
+        self._first: dict[int, Pulse] = {}  # when the first step, which is slow, was over
+        self._last: dict[int, Pulse] = {}  # to tell of another step: what follows is no training
         self._heard_s: dict[int, float] = {}
         self._waits_since_s: dict[int, float] = {}
 
@@ -180,8 +180,10 @@ class Pulses:
         """Take in a pulse."""
         recent = self._recent[rank]
         recent.append(pulse)
-        self._first.setdefault(rank, pulse)
-        self._latest[rank] = pulse
+        if pulse.step > 1:  # a step counts as its backward begins
+            self._first.setdefault(rank, pulse)
+            if rank not in self._last or pulse.step > self._last[rank].step:
+                self._last[rank] = pulse
         while pulse.at_s - recent[0].at_s > _RECENT_S and len(recent) > 2:
             del recent[0]
         before_s, self._heard_s[rank] = self._heard_s.get(rank, now_s), now_s
@@ -192,16 +194,19 @@ class Pulses:
             self._waits_since_s.setdefault(rank, before_s)
 
     def times(self) -> dict[int, StepTime]:
-        """Return how long each rank took for a step of the whole cell, and waited in it."""
+        """Return how long each rank took for a step of the whole cell, and waited in it.
+
+        Without its first step, for which much is prepared, and what it does after the last.
+        """
         found = {}
-        for rank, latest in self._latest.items():
+        for rank, last in self._last.items():
             first = self._first[rank]
-            steps = latest.step - first.step
+            steps = last.step - first.step
             if steps > 0:
                 waited_s = None
-                if latest.waited_s is not None and first.waited_s is not None:
-                    waited_s = (latest.waited_s - first.waited_s) / steps
-                found[rank] = StepTime((latest.at_s - first.at_s) / steps, waited_s)
+                if last.waited_s is not None and first.waited_s is not None:
+                    waited_s = (last.waited_s - first.waited_s) / steps
+                found[rank] = StepTime((last.at_s - first.at_s) / steps, waited_s)
         return found
 
     def state(self, known: Mapping[int, RankState], now_s: float) -> RunState:

@@ -30,7 +30,7 @@ from ddp_magic.core.runstate import Doing, Pulse, Pulses, RankState, StepTime
 from ddp_magic.core.unsent import WRITTEN_KEY
 from ddp_magic.core.view import Points, View
 from ddp_magic.core.witness import Closing, managed_drift
-from ddp_magic.kernel.client import Message
+from ddp_magic.kernel.client import Message, relays_widgets
 from ddp_magic.kernel.dialogue import Dialogue
 from ddp_magic.kernel.vigil import Vigil
 from ddp_magic.kernel.world import World
@@ -41,6 +41,10 @@ _IDLE_GRACE_S = 5.0  # how long a reply waits for the output that was sent befor
 _GRACE_S = 1.0  # how long other ranks have, when one has failed, to end or to fail themselves
 METADATA_KEY = "ddp_magic"
 _POINTS_KIND = "points"
+_NO_WIDGETS = (
+    "ddp: widgets need a notebook, and are not shown here; a progress bar of text is "
+    "`from tqdm import tqdm`"
+)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -455,6 +459,14 @@ class CellRun:
             self._lead_result = content
         if set(content["data"]) == {"text/plain"}:
             self._results[rank] = content["data"]["text/plain"]
+
+    def _on_comm_open(self, rank: int, content: dict[str, Any], _: Message) -> None:
+        is_widget = content.get("target_name") == "jupyter.widget"
+        if not (is_widget and self._shows_displays_of(rank)) or relays_widgets():
+            return
+        if not self._world.lacks_widgets:
+            self._world.lacks_widgets = True
+            self._view.notice(_NO_WIDGETS)
 
     def _on_clear_output(self, rank: int, content: dict[str, Any], _: Message) -> None:
         if rank == self._lead:

@@ -13,6 +13,7 @@ from typing import Any
 from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 from ipyparallel.client.futures import MessageFuture
+from IPython.core.getipython import get_ipython
 
 from ddp_magic.core.invoke import Payload, invoke
 
@@ -152,11 +153,22 @@ class StreamingClient(Client):
     def _dispatch_iopub(self, message: Message) -> None:
         sink = self._sinks.get(message["parent_header"].get("msg_id"))
         kind = message["header"]["msg_type"]
-        if sink is None or kind == "status" or kind.startswith("comm_"):
-            # The stock client resolves requests by their status and relays widgets' comms.
-            Client._dispatch_iopub.__wrapped__(self, message)
+        # The stock client resolves requests by their status and relays widgets' comms.
+        is_comm = kind.startswith("comm_")
+        if relays_widgets() if is_comm else sink is None or kind == "status":
+            _take(partial(Client._dispatch_iopub.__wrapped__, self), message)
         if sink is not None:
-            try:
-                sink(message)
-            except Exception:  # whoever shows it; every reply comes on this thread
-                _log.exception("a rank's message could not be shown")
+            _take(sink, message)
+
+
+def relays_widgets() -> bool:
+    """Return whether this process is a kernel; elsewhere the stock client fails on a comm."""
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+def _take(sink: Sink, message: Message) -> None:
+    """Hand on a message; whoever fails on it must not end the thread that every reply comes on."""
+    try:
+        sink(message)
+    except Exception:
+        _log.exception("a rank's message could not be taken")

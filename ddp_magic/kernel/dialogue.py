@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from ddp_magic.core.debugline import DebugLine, Verb, parse_debug_line
 from ddp_magic.core.question import Answer, Asks, Question
-from ddp_magic.core.ranks import in_number, named, told_of_each
+from ddp_magic.core.ranks import in_number, named, told_missing, told_of_each
 from ddp_magic.core.view import View
 from ddp_magic.core.where import Place
 from ddp_magic.errors import UsageError
@@ -231,7 +231,7 @@ class Dialogue:
         stopped = [rank for rank, question in self._asking.items() if question.is_debugger]
         ranks = tuple(sorted(stopped)) if typed.ranks is None else typed.ranks or (current,)
         if unknown := [rank for rank in ranks if rank not in self._world.engines]:
-            raise UsageError(f"there is no {named(unknown)}; {named(stopped)} can be asked")
+            raise UsageError(f"{told_missing(unknown)}; {named(stopped)} can be asked")
         if running := [rank for rank in ranks if rank not in stopped]:
             what = in_number("is not stopped", len(running))
             raise UsageError(f"{named(running)} {what}; {named(stopped)} can be asked")

@@ -102,6 +102,8 @@ class World:
         What has ended that was not to.
     received
         How much has come of what each rank printed.
+    lacks_widgets
+        Whether it was said that widgets are not shown.
     """
 
     topology: Topology
@@ -112,6 +114,7 @@ class World:
     losses: Losses
     places: list[dict[str, Any]] = field(default_factory=list)
     received: Received = field(default_factory=Received)
+    lacks_widgets: bool = False
     port: socket.socket = field(default_factory=reserve_port)  # that MASTER_PORT names
     run_id: str = field(default_factory=lambda: secrets.token_hex(4))
 

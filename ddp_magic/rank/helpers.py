@@ -55,7 +55,7 @@ class Helpers:
         Raises
         ------
         UsageError
-            If a value is not a scalar.
+            If there is none, or one is not a scalar.
         """
         self._losses.log(values, step)
 

@@ -78,8 +78,10 @@ class LossRecorder:
         Raises
         ------
         UsageError
-            If a name is no text, a value is not a scalar, or the step is not a whole number.
+            If there is no named value, a name is no text, a value is not a scalar, or the step is
+            not a whole number.
         """
+        _check_named(values, step)
         scalars = {_checked_name(name): _scalar(name, value) for name, value in values.items()}
         place = self.step if step is None else _checked_step(step)
         if not self.recording:
@@ -246,6 +248,19 @@ def _described(value: object) -> str:
     shape = getattr(value, "shape", None)
     kind = f"a {type(value).__name__}"
     return kind if shape is None else f"{kind} of shape {list(shape)}"
+
+
+def _check_named(values: Mapping[str, object], step: object) -> None:
+    """Raise `UsageError` where values came without a name, and so as the step."""
+    if isinstance(step, Mapping):
+        raise UsageError(
+            "ddp.log takes its values by name, not as a dict.", fix="Write ddp.log(**values)."
+        )
+    if not values:
+        raise UsageError(
+            "ddp.log: there is no value with a name.",
+            fix="Name each value, as in ddp.log(loss=0.5).",
+        )
 
 
 def _checked_name(name: object) -> str:

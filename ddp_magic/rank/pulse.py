@@ -16,7 +16,8 @@ class PulseThread:
     Parameters
     ----------
     take
-        Returns a pulse, to be read by `ddp_magic.core.runstate.Pulse`; called on the thread.
+        Returns a pulse, to be read by `ddp_magic.core.runstate.Pulse`; called on the thread and,
+        as the cell ends, on the one that runs it.
     send
         Sends a message about the cell that runs.
     prepare
@@ -35,19 +36,22 @@ class PulseThread:
         self._running = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
+        self._sent = False  # whether any was, of this cell
         threading.Thread(target=self._main, name="ddp-pulse", daemon=True).start()
 
     def begin_cell(self) -> None:
         """Begin to send."""
+        self._sent = False
         self._ended.clear()
         self._running.set()
 
     def end_cell(self) -> None:
-        """Send nothing after this."""
+        """Send how far it has come, unless the cell was too short, and nothing after this."""
         self._running.clear()
         self._ended.set()
         with self._lock:
-            pass
+            if self._sent:
+                self._beat()
 
     def _main(self) -> None:
         self._prepare()
@@ -58,4 +62,8 @@ class PulseThread:
                 wait_s = _INTERVAL_S
                 with self._lock:
                     if self._running.is_set():
-                        self._send({"kind": "pulse", "pulse": self._take()})
+                        self._beat()
+
+    def _beat(self) -> None:
+        self._sent = True
+        self._send({"kind": "pulse", "pulse": self._take()})

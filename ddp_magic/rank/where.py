@@ -24,7 +24,11 @@ _COLLECTIVES = (
     "ddp_magic.rank.guard",  # `Work.wait`
 )
 _DISTRIBUTED = ("torch.distributed", "torch.nn.parallel.distributed")  # compiled code below them
-_LOGGER = "torch.distributed.c10d_logger"  # around each call, and waits for nobody
+_ALONE = tuple(  # among them, what waits for nobody itself
+    f"torch.distributed.{name}."
+    for name in ("c10d_logger", "tensor", "_tensor", "_shard", "_tools", "elastic")
+)
+_IMPORT = "<frozen importlib"
 _OWN = {  # what the user has not called by name
     "ddp_magic.rank.rounds": "the ranks' agreement on what they train",
     "ddp_magic.rank.sharing": "the ranks' agreement on a loader's order",
@@ -56,8 +60,7 @@ def place_in(stack: Sequence[Standing], cell_folder: str) -> Place:
     user = next((one for one in stack if is_users(one[0])), None)
     if user is None:
         return Place(0)
-    innermost = stack[0][0]
-    calls = [name for one, _ in stack if (name := _call(one, innermost=one is innermost))]
+    innermost, calls = stack[0][0], _calls(stack)
     return replace(
         place_of(*user, cell_folder),
         collective=calls[-1] if calls else "",
@@ -119,15 +122,31 @@ def is_users(frame: FrameType) -> bool:
     return not (is_library(frame) or frame.f_code.co_filename.startswith(_NOWHERE))
 
 
+def _calls(stack: Sequence[Standing]) -> list[str]:
+    """Return what a stack waits in for other ranks, innermost first."""
+    calls: list[str] = []
+    in_library = True
+    for frame, _ in stack:
+        in_library = in_library and not is_users(frame)
+        if in_library and frame.f_code.co_filename.startswith(_IMPORT):
+            calls.clear()  # a library that is being imported waits for nobody
+        elif name := _call(frame, innermost=frame is stack[0][0]):
+            calls.append(name)
+    return calls
+
+
 def _call(frame: FrameType, *, innermost: bool) -> str:
     """Return what a frame waits in, if it is one that waits for other ranks."""
     module = _module(frame)
     if module in _OWN:
         return _OWN[module]
-    compiled = innermost and module.startswith(_DISTRIBUTED) and module != _LOGGER
-    if module in _COLLECTIVES or compiled:
-        return frame.f_code.co_name
-    return ""
+    name = frame.f_code.co_name
+    compiled = innermost and module.startswith(_DISTRIBUTED) and not _is_alone(module)
+    return name if (module in _COLLECTIVES or compiled) and name != "<module>" else ""
+
+
+def _is_alone(module: str) -> bool:
+    return f"{module}.".startswith(_ALONE)
 
 
 def _module(frame: FrameType) -> str:

@@ -51,7 +51,7 @@ def test_a_rank_that_is_not_there_names_those_that_are() -> None:
     assert check_ranks([0, 3], 4) == (0, 3)
     with pytest.raises(UsageError, match=r"-r/--ranks 5: there is no rank 5\nof 4 ranks.* 0-3"):
         check_ranks([5], 4)
-    with pytest.raises(UsageError, match=r"no rank 1-2\nof 1 rank, choose from 0"):
+    with pytest.raises(UsageError, match=r": there are no ranks 1-2\nof 1 rank, choose from 0"):
         check_ranks([0, 1, 2], 1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_magic.core.runstate import Doing, Pulse, Pulses, RankState
+from ddp_magic.core.runstate import Doing, Pulse, Pulses, RankState, StepTime
 
 
 def _pulses(*beats: tuple[int, Pulse, float]) -> Pulses:
@@ -62,6 +62,16 @@ def test_waiting_is_a_mean_over_ranks_and_unknown_on_a_gpu() -> None:
     assert _pulses(*beats).state({}, 3.0).waiting_share == pytest.approx(0.375)
     on_gpu = [(0, Pulse(1.0, 1), 1.0), (0, Pulse(3.0, 9), 3.0)]
     assert _pulses(*on_gpu).state({}, 3.0).waiting_share is None
+
+
+def test_a_steps_time_is_without_the_first_step_and_what_follows_the_last() -> None:
+    beats = [(0.5, 0, 0.0), (1.0, 1, 0.5), (1.5, 2, 0.75), (3.5, 22, 1.25), (60.0, 22, 1.25)]
+    pulses = _pulses(*((0, Pulse(s, step, waited_s=waited), s) for s, step, waited in beats))
+    assert pulses.times() == {0: StepTime(0.1, 0.025)}
+
+
+def test_where_steps_were_seen_once_there_is_no_time() -> None:
+    assert _pulses((0, Pulse(0.5, 0), 0.5), (0, Pulse(1.5, 3), 1.5)).times() == {}
 
 
 def test_memory_is_that_of_the_fullest_and_progress_that_of_the_lead() -> None:

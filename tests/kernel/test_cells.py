@@ -6,6 +6,7 @@ import math
 import sys
 
 import pytest
+from ipyparallel import Client
 
 from ddp_magic import CellError, CellInterrupted, CellTimeout, Session, StateError, UsageError
 from ddp_magic.testing import RecordingView
@@ -488,3 +489,16 @@ def test_waiting_for_gradients_is_noted_though_the_first_layers_are_frozen(run: 
         "print(Attachment.waited_s > before)"
     )
     assert view.stdout == "True\n"
+
+
+def test_output_comes_after_ipyparallel_has_failed_on_a_message(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("it has failed on a message")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client._dispatch_iopub, "__wrapped__", fail)
+        assert run("print('meanwhile')").stdout == "meanwhile\n"
+    assert run("print('later')").stdout == "later\n"
+    assert "it has failed on a message" in caplog.text

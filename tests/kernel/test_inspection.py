@@ -37,6 +37,17 @@ stuck = Stuck()
 _DEADLINE_S = 20
 
 
+def test_the_steps_at_the_end_of_a_short_cell_count(session: Session, run: Run) -> None:
+    run(_TRAIN)
+    run(
+        "import time\ntrain()\npulse = get_ipython().kernel.life.pulse\n"
+        "while not pulse._sent: time.sleep(0.01)\n"
+        "with pulse._lock: pass\n"  # until that one was
+        "train()"
+    )
+    assert sorted(session.plot().times) == [0, 1]
+
+
 def test_variables_side_by_side(session: Session, run: Run) -> None:
     run(
         f"import torch\nsame = 3\nown = rank + 1\nt = torch.ones(2 + rank)\n{_STUCK}"

@@ -20,7 +20,10 @@ import pytest
 import torch
 
 from ddp_magic.errors import UsageError
+from ddp_magic.rank.attach import Attacher
+from ddp_magic.rank.helpers import Helpers
 from ddp_magic.rank.losses import LossRecorder
+from ddp_magic.rank.telemetry import RankReport
 from tests.rank.harness import run_on_ranks
 
 
@@ -225,6 +228,18 @@ def test_step(recorder: LossRecorder, step: Any) -> None:
     else:
         with pytest.raises(UsageError, match="is not a whole number"):
             recorder.log({"a": 1}, step=step)
+
+
+@pytest.mark.parametrize(
+    ("unnamed", "fix"),
+    [({"loss": 0.5}, r"log\(\*\*values\)")]
+    + [(one, r"log\(loss=0\.5\)") for one in (0.5, 3, torch.tensor(0.5), None)],
+)
+def test_values_without_a_name_are_refused(unnamed: Any, fix: str) -> None:
+    """It is what other packages' ``log`` takes; here it would be the step."""
+    helpers = Helpers(LossRecorder(), Attacher(RankReport(print, "")), torch.device("cpu"))
+    with pytest.raises(UsageError, match=fix):
+        helpers.log(unnamed)
 
 
 def test_name_that_is_no_text_is_refused(recorder: LossRecorder) -> None:
