@@ -48,7 +48,7 @@ def main() -> None:
         server = LabServer(Path(home))
         try:
             (server.root / "train.ipynb").write_text(
-                notebook("%load_ext ddp_magic\n%ddp start -n 4", _TRAINS)
+                notebook("%load_ext ddp_magic\n%ddp start -n 2", _TRAINS)
             )
             page = Lab(server, browser).open("train.ipynb")
             page.run_cell(0)
