@@ -155,7 +155,7 @@ class StreamingClient(Client):
         kind = message["header"]["msg_type"]
         # The stock client resolves requests by their status and relays widgets' comms.
         is_comm = kind.startswith("comm_")
-        if relays_widgets() if is_comm else sink is None or kind == "status":
+        if (is_comm and relays_widgets()) or (not is_comm and (sink is None or kind == "status")):
             _take(partial(Client._dispatch_iopub.__wrapped__, self), message)
         if sink is not None:
             _take(sink, message)
